@@ -1,0 +1,1 @@
+"""Prune a PyTorch network once, before training (SNIP, ICLR 2019)."""

@@ -1,0 +1,29 @@
+"""What a user's mistake raises: a sentence with the value, the reason and the fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """A mistake in what the user gave; nothing was changed."""
+
+
+class KindError(InputError, TypeError):
+    """A value of the wrong kind."""
+
+
+class FileError(InputError, OSError):
+    """A file that is missing, corrupt, or cannot be written."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+def nearest(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for an unknown name, with the nearest known one."""
+    names = sorted(known)
+    close = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.4)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return InputError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}.")
