@@ -1,0 +1,1 @@
+"""The paper's data sets, whole in memory."""
