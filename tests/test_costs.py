@@ -1,0 +1,149 @@
+"""Uses per weight and FLOPs against hand counts."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from snip.costs import count_uses, flops, flops_per_element, uses
+
+
+def test_linear_counts_the_leading_dimensions():
+    assert uses(nn.Linear(3, 4), torch.ones(5, 3)) == {"weight": 1, "bias": 1}
+    assert uses(nn.Linear(3, 4), torch.ones(5, 7, 3)) == {"weight": 7, "bias": 7}
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "weight", "bias"),
+    [
+        (nn.Conv1d(2, 3, 3), (2, 10), 8, 8),
+        (nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2), (2, 8, 8), 16, 16),
+        (nn.Conv3d(1, 2, 2), (1, 3, 3, 3), 8, 8),
+        (nn.ConvTranspose2d(2, 3, 2, stride=2), (2, 4, 4), 16, 64),
+        (nn.ConvTranspose1d(2, 4, 3, groups=2), (2, 5), 5, 7),
+    ],
+)
+def test_convolutions_count_positions(layer, shape, weight, bias):
+    assert uses(layer, torch.ones(3, *shape)) == {"weight": weight, "bias": bias}
+
+
+def test_same_padding_and_dilation_count_what_comes_out():
+    layer = nn.Conv2d(1, 1, 3, dilation=2, padding="same", bias=False)
+    assert uses(layer, torch.ones(2, 1, 6, 6)) == {"weight": 36}
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_count_steps_in_either_layout(kind):
+    first = kind(3, 4, num_layers=2, bidirectional=True, batch_first=True)
+    found = uses(first, torch.ones(2, 5, 3))
+    assert set(found) == {name for name, _ in first.named_parameters()}
+    assert set(found.values()) == {5.0}
+    assert set(uses(kind(3, 4), torch.ones(5, 2, 3)).values()) == {5.0}
+
+
+def test_time_first_layer_inside_a_batch_first_model():
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.fc = nn.GRU(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.fc(self.rnn(x.transpose(0, 1))[0][-1])
+
+    found = uses(Turned(), torch.ones(2, 5, 3))
+    assert found["rnn.weight_hh_l0"] == 5
+    assert found["fc.weight"] == 1
+
+
+def test_packed_sequences_count_real_steps():
+    packed = pack_padded_sequence(torch.ones(2, 5, 3), torch.tensor([5, 1]), batch_first=True)
+    assert set(uses(nn.LSTM(3, 4, batch_first=True), packed).values()) == {3.0}
+
+
+def test_cells_count_their_calls():
+    class Loop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.LSTMCell(3, 4)
+
+        def forward(self, x):
+            state = None
+            for step in x.unbind(1):
+                state = self.cell(step, state)
+            return state[0]
+
+    assert set(uses(Loop(), torch.ones(2, 6, 3)).values()) == {6.0}
+
+
+def test_attention_counts_tokens_although_out_proj_is_never_called():
+    layer = nn.MultiheadAttention(4, 2, batch_first=True)
+    x = torch.ones(3, 5, 4)
+    found = uses(layer, (x, x, x))
+    assert found == {
+        "in_proj_weight": 5,
+        "in_proj_bias": 5,
+        "out_proj.weight": 5,
+        "out_proj.bias": 5,
+    }
+
+
+def test_cross_attention_with_other_widths():
+    layer = nn.MultiheadAttention(4, 2, kdim=6, vdim=8, batch_first=True)
+    given = {"query": torch.ones(2, 3, 4), "key": torch.ones(2, 7, 6), "value": torch.ones(2, 7, 8)}
+    found = uses(layer, given)
+    assert (found["q_proj_weight"], found["k_proj_weight"], found["v_proj_weight"]) == (3, 7, 7)
+    assert found["out_proj.weight"] == 3
+
+
+def test_transformer_layer_is_counted_in_eval_mode_too():
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    found = uses(layer, torch.ones(2, 5, 4))
+    assert found["self_attn.in_proj_weight"] == found["linear2.weight"] == 5
+    assert "norm1.weight" not in found
+
+
+def test_repeated_and_tied_layers_add_up():
+    layer = nn.Linear(3, 3)
+    twice = nn.Sequential(layer, nn.ReLU(), layer)
+    assert uses(twice, torch.ones(2, 3)) == {"0.weight": 2, "0.bias": 2}
+    tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    tied[1].weight = tied[0].weight
+    assert uses(tied, torch.ones(2, 3)) == {"0.weight": 2, "0.bias": 1, "1.bias": 1}
+
+
+def test_several_batches_average_per_sample():
+    model = nn.Sequential(nn.Conv1d(1, 1, 1))
+    with count_uses(model) as counter:
+        assert counter.uses == {}
+        model(torch.ones(2, 1, 4))
+        model(torch.ones(6, 1, 4))
+    assert counter.uses == {"0.weight": 4, "0.bias": 4}
+
+
+def test_hooks_go_also_when_the_forward_fails():
+    model = nn.Sequential(nn.Linear(3, 4))
+    with pytest.raises(RuntimeError), count_uses(model):
+        model(torch.ones(2, 5))
+    for module in model.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+
+
+def test_the_model_is_left_as_found():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout())
+    model.train()
+    model[2].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random = torch.get_rng_state()
+    uses(model, (torch.randn(5, 3, generator=torch.Generator()), torch.zeros(5)))
+    assert [module.training for module in model] == [True, True, False]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(random, torch.get_rng_state())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_flops_multiply_and_add_weights_and_add_biases():
+    masks = {"w": torch.tensor([[True, False], [True, True]]), "b": torch.tensor([True, False])}
+    assert flops(masks, {"w": 10.0, "b": 10.0, "other": 5.0}) == 3 * 2 * 10 + 10
+    assert flops_per_element((2, 2), 3.0) == 6
+    assert flops_per_element((2,), 3.0) == 3
