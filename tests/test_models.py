@@ -1,0 +1,308 @@
+"""The paper's networks: counts, shapes, structure, and how they are built."""
+
+import copy
+import dataclasses
+import itertools
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from snip.budgets import kept_count
+from snip.errors import InputError
+from snip.models import IMAGES, MODELS, build
+from snip.models.padding import same_padding
+from snip.models.spec import Images
+from snip.models.wide_resnet import Block
+from snip.parameters import left_out, prunable_parameters
+
+PAIRS = [(name, dataset) for name, spec in MODELS.items() for dataset in spec.datasets]
+
+# m, and what is kept at each sparsity of the paper, which prints these numbers in thousands.
+PAPER = {
+    "lenet-300-100": (266_610, {0.95: 13_331, 0.98: 5_332}),
+    "lenet-5-caffe": (431_080, {0.98: 8_622, 0.99: 4_311}),
+    "alexnet-s": (5_070_218, {0.9: 507_022}),
+    "alexnet-b": (8_490_378, {0.9: 849_038}),
+    "vgg-c": (10_526_538, {0.95: 526_327}),
+    "vgg-d": (15_245_130, {0.95: 762_257}),
+    "vgg-like": (14_982_474, {0.97: 449_474}),
+    "wrn-16-8": (10_954_170, {0.95: 547_709}),
+    # The paper prints 856k and 858k for these two: batch norm is counted in m there.
+    "wrn-16-10": (17_107_642, {0.95: 855_382}),
+    "wrn-22-8": (17_147_322, {0.95: 857_366}),
+    "lstm-s": (136_586, {0.95: 6_829}),
+    "lstm-b": (535_306, {0.95: 26_765}),
+    "gru-s": (103_690, {0.95: 5_185}),
+    "gru-b": (403_978, {0.95: 20_199}),
+}
+
+
+def make(name: str, dataset: str) -> nn.Module:
+    """The network with its layers' own initialisation, which is faster than `build`."""
+    return MODELS[name].builder(IMAGES[dataset])
+
+
+def some_images(dataset: str, batch: int = 2) -> torch.Tensor:
+    shape = IMAGES[dataset]
+    return torch.randn(batch, shape.channels, shape.size, shape.size)
+
+
+def count(model: nn.Module) -> int:
+    return sum(p.numel() for p in prunable_parameters(model).values())
+
+
+def test_the_table_has_the_papers_counts_and_sparsities() -> None:
+    assert list(MODELS) == list(PAPER)
+    for name, (total, kept) in PAPER.items():
+        spec = MODELS[name]
+        dataset = spec.datasets[0]
+        assert spec.name == name
+        assert spec.totals[dataset] == total
+        assert {s: kept_count(total, s) for s in spec.sparsities[dataset]} == kept
+    assert MODELS["vgg-like"].sparsities["tiny-imagenet"] == (0.95,)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        MODELS["vgg-c"].name = "other"  # type: ignore[misc]
+
+
+def test_batch_norm_explains_the_papers_two_wider_counts() -> None:
+    for name, norms, printed in (("wrn-16-10", 8_992, 856), ("wrn-22-8", 10_784, 858)):
+        model = make(name, "cifar-10")
+        everything = sum(p.numel() for p in model.parameters())
+        assert everything - count(model) == norms
+        assert round(everything * 0.05 / 1000) == printed
+
+
+@pytest.mark.parametrize(("name", "dataset"), PAIRS)
+def test_counts_shapes_and_tracing(name: str, dataset: str) -> None:
+    model = make(name, dataset)
+    assert count(model) == MODELS[name].totals[dataset]
+    images = some_images(dataset)
+    logits = model(images)  # training mode
+    assert logits.shape == (2, IMAGES[dataset].classes)
+    logits.sum().backward()
+    assert all(p.grad is not None for p in prunable_parameters(model).values())
+    model.eval()
+    with torch.no_grad():
+        alone, both = model(images[:1]), model(images)
+        traced = torch.fx.symbolic_trace(model)(images)
+    torch.testing.assert_close(alone, both[:1], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(traced, both)
+
+
+def test_data_sets_of_each_network() -> None:
+    for name, spec in MODELS.items():
+        if name.startswith("lenet"):
+            assert spec.datasets == ("mnist", "fashion-mnist")
+        elif name.startswith(("lstm", "gru")):
+            assert spec.datasets == ("mnist",)
+        else:
+            assert spec.datasets == ("cifar-10", "tiny-imagenet")
+
+
+@pytest.mark.parametrize("name", ["lenet-300-100", "lenet-5-caffe", "alexnet-s", "gru-s"])
+def test_compiles_to_the_same_numbers(name: str) -> None:
+    dataset = MODELS[name].datasets[0]
+    model = build(name, seed=0).eval()
+    images = some_images(dataset)
+    # Dynamo runs recurrent layers eagerly, between two graphs; everything else is one graph.
+    whole = not name.startswith(("lstm", "gru"))
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=whole)
+    torch.testing.assert_close(compiled(images), model(images))
+
+
+@pytest.mark.parametrize("name", ["lenet-5-caffe", "lstm-s", "gru-s"])
+def test_copies_and_pickles(name: str) -> None:
+    model = build(name, seed=0)
+    images = some_images("mnist")
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin(images), model(images))
+        assert count(twin) == count(model)
+
+
+def test_lenet_5_has_no_relu_after_its_convolutions() -> None:
+    model = build("lenet-5-caffe", seed=0)
+    with torch.no_grad():
+        for conv in (model.conv1, model.conv2):
+            conv.weight.zero_()
+        model.conv1.bias.fill_(-1.0)
+        model.conv2.weight.fill_(1 / 64)  # sees -1 in every one of its 20 * 25 inputs
+        reached: list[torch.Tensor] = []
+        model.fc1.register_forward_pre_hook(lambda _, args: reached.append(args[0]))
+        model(some_images("mnist"))
+    torch.testing.assert_close(reached[0], torch.full((2, 800), -500 / 64))
+
+
+def test_lenet_300_100_by_hand() -> None:
+    model = build("lenet-300-100", seed=0)
+    images = some_images("mnist")
+    hidden = (images.reshape(2, 784) @ model.fc1.weight.T + model.fc1.bias).clamp_min(0)
+    hidden = (hidden @ model.fc2.weight.T + model.fc2.bias).clamp_min(0)
+    expected = hidden @ model.fc3.weight.T + model.fc3.bias
+    torch.testing.assert_close(model(images), expected)
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "expected"),
+    [
+        (32, 11, 2, (4, 5)),  # AlexNet, by hand: 15 * 2 + 11 - 32 = 9
+        (16, 5, 2, (1, 2)),
+        (8, 3, 2, (0, 1)),
+        (2, 3, 2, (0, 1)),
+        (64, 11, 4, (3, 4)),
+        (64, 3, 2, (0, 1)),  # VGG on Tiny-ImageNet
+        (32, 3, 1, (1, 1)),
+        (32, 1, 1, (0, 0)),
+        (7, 3, 2, (1, 1)),  # symmetric on an odd map
+        (8, 1, 2, (0, 0)),  # a stride wider than the kernel never crops
+    ],
+)
+def test_same_padding(size: int, kernel: int, stride: int, expected: tuple[int, int]) -> None:
+    assert same_padding(size, kernel, stride) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "width"), [("alexnet-s", 256), ("vgg-c", 512), ("vgg-d", 512), ("vgg-like", 512)]
+)
+@pytest.mark.parametrize("dataset", ["cifar-10", "tiny-imagenet"])
+def test_features_end_in_one_pixel(name: str, width: int, dataset: str) -> None:
+    with torch.device("meta"):
+        model = make(name, dataset)
+        shape = IMAGES[dataset]
+        images = torch.empty(2, shape.channels, shape.size, shape.size)
+    assert model.features(images).shape == (2, width, 1, 1)
+
+
+@pytest.mark.parametrize(("name", "strides"), [("alexnet-s", (2, 4)), ("vgg-d", (1, 2))])
+def test_first_stride_is_doubled_on_tiny_imagenet(name: str, strides: tuple[int, int]) -> None:
+    for dataset, stride in zip(("cifar-10", "tiny-imagenet"), strides, strict=True):
+        with torch.device("meta"):
+            convs = [m for m in make(name, dataset).modules() if isinstance(m, nn.Conv2d)]
+        assert convs[0].stride == (stride, stride)
+
+
+def test_alexnet_sees_the_image_as_tensorflow_would() -> None:
+    model = build("alexnet-s", seed=0)
+    with torch.no_grad():
+        weight = model.features.conv1.weight.zero_()
+        weight[0, 0, 10, 10] = 1.0  # the last tap: output (i, j) = input (2i + 10 - 4, 2j + 10 - 4)
+    images = some_images("cifar-10")
+    first = model.features[:2](images)[:, 0]
+    assert first.shape == (2, 16, 16)
+    assert torch.equal(first[:, :13, :13], images[:, 0, 6::2, 6::2])
+    assert first[:, 13:].eq(0).all()  # beyond the image: the padding
+
+
+def test_linear_and_conv_layers_are_normalised_but_the_last() -> None:
+    for name, norms in (("alexnet-b", 5 + 2), ("vgg-d", 13 + 2), ("vgg-like", 13 + 1)):
+        with torch.device("meta"):
+            layers = [m for m in make(name, "cifar-10").modules() if not list(m.children())]
+        kinds = [type(layer) for layer in layers]
+        assert sum(kind in (nn.BatchNorm2d, nn.BatchNorm1d) for kind in kinds) == norms
+        assert kinds.count(nn.ReLU) == norms
+        assert nn.Dropout not in kinds
+        assert kinds[-1] is nn.Linear
+        for this, following in itertools.pairwise(kinds):
+            if this in (nn.Conv2d, nn.Linear):
+                assert following in (nn.BatchNorm2d, nn.BatchNorm1d)
+
+
+def test_vgg_c_has_1x1_third_convolutions() -> None:
+    with torch.device("meta"):
+        features = make("vgg-c", "cifar-10").features
+        kernels = [m.kernel_size[0] for m in features if isinstance(m, nn.Conv2d)]
+    assert kernels == [3, 3, 3, 3, 3, 3, 1, 3, 3, 1, 3, 3, 1]
+
+
+@pytest.mark.parametrize(("name", "blocks", "widen"), [("wrn-16-8", 2, 8), ("wrn-22-8", 3, 8)])
+def test_wide_resnet_structure(name: str, blocks: int, widen: int) -> None:
+    with torch.device("meta"):
+        model = make(name, "cifar-10")
+    convs = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+    assert len(convs) == int(name.split("-")[1])  # the name's depth counts the projections too
+    assert all(m.bias is None for m in convs)
+    for i, group in enumerate((model.group1, model.group2, model.group3)):
+        assert len(group) == blocks
+        assert [block.shortcut is None for block in group] == [False] + [True] * (blocks - 1)
+        assert group[0].conv1.out_channels == 16 * widen * 2**i
+        assert group[0].conv1.stride == group[0].shortcut.stride == ((1, 1) if i == 0 else (2, 2))
+
+
+def test_wide_resnet_block_by_hand() -> None:
+    images = torch.randn(2, 4, 6, 6)
+    same, wider = Block(4, 4, 1).eval(), Block(4, 8, 2).eval()
+    active = F.relu(images / (1 + 1e-5) ** 0.5)
+    inner = F.relu(F.conv2d(active, same.conv1.weight, padding=1) / (1 + 1e-5) ** 0.5)
+    expected = images + F.conv2d(inner, same.conv2.weight, padding=1)
+    torch.testing.assert_close(same(images), expected)
+    nn.init.zeros_(wider.conv2.weight)  # leaves the projection of the activated input
+    expected = F.conv2d(active, wider.shortcut.weight, stride=2)
+    torch.testing.assert_close(wider(images), expected)
+
+
+@pytest.mark.parametrize("name", ["lstm-s", "gru-s"])
+def test_the_second_recurrent_bias_is_zero_frozen_and_not_counted(name: str) -> None:
+    model = build(name, seed=0)
+    bias = model.rnn.bias_hh_l0
+    assert "frozen" in left_out(model)["rnn.bias_hh_l0"]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(model(some_images("mnist")), torch.tensor([1, 2])).backward()
+        optimizer.step()
+    assert bias.eq(0).all()
+    assert model.rnn.bias_ih_l0.ne(0).all()
+
+
+def test_recurrent_networks_read_rows_from_top_to_bottom() -> None:
+    model = build("lstm-s", seed=0)
+    images = some_images("mnist")
+    state = None
+    for row in range(28):
+        embedded = model.embed(images[:, 0, row]).unsqueeze(1)
+        out, state = model.rnn(embedded, state)
+    torch.testing.assert_close(model(images), model.fc(out[:, 0]))
+
+
+def test_build_repeats_by_seed_and_leaves_the_global_generator_alone() -> None:
+    state = torch.get_rng_state()
+    first, again, other = (build("lenet-5-caffe", seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first.fc1.weight, again.fc1.weight)
+    assert not torch.equal(first.fc1.weight, other.fc1.weight)
+
+
+def test_build_without_a_seed_follows_the_global_generator() -> None:
+    torch.manual_seed(3)
+    first = build("lenet-300-100")
+    torch.manual_seed(3)
+    assert torch.equal(build("lenet-300-100").fc1.weight, first.fc1.weight)
+    assert not torch.equal(build("lenet-300-100").fc1.weight, first.fc1.weight)
+
+
+def test_build_initialises_by_the_authors_rule() -> None:
+    model = build("lenet-300-100", seed=0)
+    assert model.fc1.weight.std().item() == pytest.approx(784**-0.5, rel=0.01)
+    assert all(layer.bias.eq(0).all() for layer in (model.fc1, model.fc2, model.fc3))
+
+
+def test_build_takes_the_data_set() -> None:
+    assert build("lenet-300-100", dataset="fashion-mnist", seed=0).fc3.out_features == 10
+    assert IMAGES["tiny-imagenet"] == Images(channels=3, size=64, classes=200)
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "message"),
+    [
+        ("lenet-5", None, "did you mean 'lenet-5-caffe'"),
+        ("LeNet-300-100", None, "did you mean 'lenet-300-100'"),
+        ("alexnet-s", "mnist", "only for cifar-10 and tiny-imagenet"),
+        ("gru-s", "fashion-mnist", "only for mnist"),
+        ("vgg-c", "cifar10", "not defined for the data set 'cifar10'"),
+    ],
+)
+def test_bad_names(name: str, dataset: str | None, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build(name, dataset=dataset)
