@@ -1,1 +1,37 @@
-"""Prune a PyTorch network once, before training (SNIP, ICLR 2019)."""
+"""Prune a PyTorch network once, before training (SNIP, ICLR 2019).
+
+    masks = snip.prune(model, batch, sparsity=0.95)
+    ...  # train exactly as before
+
+The stages are public too: `connection_sensitivity` -> `select` -> `Masks.apply` -> `report`.
+"""
+
+from snip.errors import FileError, InputError, KindError
+from snip.initializers import initialize
+from snip.masks import Masks
+from snip.parameters import left_out, prunable_parameters
+from snip.prune import SnipWarning, held_masks, prune, release
+from snip.report import Report, report
+from snip.selection import select
+from snip.sensitivity import connection_sensitivity, normalize
+from snip.version import __version__
+
+__all__ = [
+    "FileError",
+    "InputError",
+    "KindError",
+    "Masks",
+    "Report",
+    "SnipWarning",
+    "__version__",
+    "connection_sensitivity",
+    "held_masks",
+    "initialize",
+    "left_out",
+    "normalize",
+    "prunable_parameters",
+    "prune",
+    "release",
+    "report",
+    "select",
+]

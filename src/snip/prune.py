@@ -1,0 +1,201 @@
+"""Algorithm 1, whole: score, select, zero, keep zero."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip import holding
+from snip.batches import Batch, LossFn, as_batches, batch_size, first_tensor
+from snip.budgets import Scope, checked_sparsity, kept_count
+from snip.costs import count_uses
+from snip.errors import InputError, nearest
+from snip.initializers import INITIALIZERS, initialize
+from snip.masks import Masks
+from snip.parameters import Predicate, is_sharded, left_out, require_prunable, unwrap
+from snip.selection import select
+from snip.sensitivity import Scores, connection_sensitivity
+from snip.version import __version__
+
+Redraw = str | Callable[[nn.Module], object]
+
+
+class SnipWarning(UserWarning):
+    """Something that a user would want to know before training for hours."""
+
+
+def prune(
+    model: nn.Module,
+    batches: Any,
+    *,
+    sparsity: float,
+    loss_fn: LossFn | None = None,
+    params: Predicate | None = None,
+    scope: Scope = "global",
+    floor: float = 0,
+    reduction: str = "abs_of_sum",
+    decay: float = 0.9,
+    batch_norm: str = "eval",
+    loss_reduction: str = "mean",
+    redraw: Redraw | None = None,
+) -> Masks:
+    """Remove all but the round(m (1 - sparsity)) most sensitive connections; returns the masks.
+
+    `batches`: one batch or an iterable of them; `loss_fn(model, batch)` is cross-entropy of an
+    (inputs, targets) pair unless given. `redraw`: None trains the weights that were scored (the
+    paper's text); an initialiser's name or a function that re-initialises the model trains
+    another draw under the same masks (the authors' code). A model that is pruned already is
+    pruned further.
+    """
+    sparsity = checked_sparsity(sparsity)
+    chosen = require_prunable(model, params)
+    _check_budget(model, chosen, sparsity)
+    if isinstance(redraw, str) and redraw not in INITIALIZERS:
+        raise nearest("initializer", redraw, INITIALIZERS)
+    seen = _Seen(as_batches(batches))
+    with count_uses(unwrap(model)) as counter:
+        scores = connection_sensitivity(
+            model,
+            seen,
+            loss_fn,
+            params=params,
+            reduction=reduction,
+            decay=decay,
+            batch_norm=batch_norm,
+            loss_reduction=loss_reduction,
+        )
+    _check_gradients(scores)
+    masks = select(scores, sparsity=sparsity, scope=scope, floor=floor, within=held_masks(model))
+    masks.provenance |= {
+        "method": "snip",
+        "kept": masks.kept,
+        "total": masks.total,
+        "floor": floor,
+        "reduction": reduction,
+        "batch_norm": batch_norm,
+        "loss": getattr(loss_fn, "__qualname__", "custom") if loss_fn else "cross_entropy",
+        "seed": torch.initial_seed(),
+        "protocol": "train-scored" if redraw is None else "redraw",
+        "uses": {name: counter.uses[name] for name in masks if name in counter.uses},
+        "left_out": left_out(model, params),
+        "versions": versions(),
+    } | seen.provenance()
+    _warn_of_empty_layers(masks)
+    masks.apply(model)
+    if redraw is not None:
+        _draw_again(model, redraw)
+    return masks
+
+
+def held_masks(model: nn.Module) -> Masks | None:
+    """The masks that a pruned model holds, or None."""
+    found = holding.held(unwrap(model))
+    return None if found is None else Masks(*found)
+
+
+def release(model: nn.Module) -> None:
+    """Stop holding the masks: the weights stay as they are and may grow again."""
+    holding.release(unwrap(model))
+
+
+def versions() -> dict[str, str]:
+    """What made a result, for its provenance."""
+    return {
+        "snip": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+
+
+class _Seen:
+    """Batches on their way through, with a note of how many there were and of what shape."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+        self.count = self.samples = 0
+        self.first: torch.Tensor | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self.batches:
+            self.count += 1
+            self.samples += batch_size(batch)
+            self.first = first_tensor(batch) if self.first is None else self.first
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def provenance(self) -> dict[str, Any]:
+        note: dict[str, Any] = {"batches": self.count, "samples": self.samples}
+        if self.first is not None:
+            note["input_shape"] = list(self.first.shape[1:])
+            note["input_dtype"] = str(self.first.dtype).removeprefix("torch.")
+        return note
+
+
+def _check_budget(model: nn.Module, chosen: Mapping[str, nn.Parameter], sparsity: float) -> None:
+    total = sum(parameter.numel() for parameter in chosen.values())
+    if kept_count(total, sparsity) == 0:
+        raise InputError(
+            f"sparsity {sparsity!r} keeps 0 of {total:,} connections: nothing would be left to "
+            f"train. {1 - 1 / total!r} keeps one."
+        )
+    sharded = next((name for name, p in chosen.items() if is_sharded(p)), None)
+    if sharded is not None:
+        raise InputError(
+            f"{sharded!r} is sharded over processes (FSDP or DTensor), which is not supported: "
+            "prune before sharding and use DDP, or train on one process."
+        )
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise InputError(
+            "the model is wrapped in DistributedDataParallel: each process would score its own "
+            "batch and choose other masks. Prune before wrapping, on the same batch everywhere, "
+            "or prune in one process and masks.apply(model) in all."
+        )
+
+
+def _check_gradients(scores: Scores) -> None:
+    silent = [name for name, score in scores.items() if score.ndim > 1 and not score.any()]
+    if len(silent) == sum(score.ndim > 1 for score in scores.values()):
+        raise InputError(
+            "every connection sensitivity is zero: no weight moves the loss, so there is nothing "
+            "to rank. Are all weights or all gradients zero? snip.initialize(model) redraws them."
+        )
+    if silent:
+        warnings.warn(
+            f"the loss does not feel {_listed(silent)}: gradient times weight is zero all over, "
+            "so the layer goes first. Is it used in the loss, and is it initialised to non-zero?",
+            SnipWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_empty_layers(masks: Masks) -> None:
+    empty = [name for name, mask in masks.items() if mask.ndim > 1 and not mask.any()]
+    if empty:
+        warnings.warn(
+            f"nothing is left of {_listed(empty)} at sparsity {masks.sparsity:.4g}: the signal "
+            "ends there unless a shortcut passes it by. Use floor=..., another scope "
+            "('erk', 'layer'), more scoring data, or a lower sparsity.",
+            SnipWarning,
+            stacklevel=3,
+        )
+
+
+def _draw_again(model: nn.Module, redraw: Redraw) -> None:
+    if isinstance(redraw, str):
+        initialize(unwrap(model), redraw)
+    else:
+        with torch.no_grad():
+            redraw(unwrap(model))
+    holding.rezero(unwrap(model))
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:5])
+    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,116 @@
+"""Selection: from scores to masks that keep exactly kappa connections (Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Real
+
+import torch
+
+from snip.budgets import Scope, budget, checked_sparsity, kept_count, layers
+from snip.errors import InputError, KindError
+from snip.masks import Masks
+from snip.topk import keep_top
+
+
+def select(
+    scores: Mapping[str, torch.Tensor],
+    *,
+    sparsity: float,
+    scope: Scope = "global",
+    floor: float = 0,
+    within: Mapping[str, torch.Tensor] | None = None,
+) -> Masks:
+    """Masks that keep exactly kappa = round(m (1 - sparsity)) connections, the highest scores.
+
+    scope: "global" (one ranking), "layer" and "uniform" (the same sparsity in each layer, in
+    each parameter), "erk", or {parameter or layer name: sparsity}.
+    floor: what each layer keeps at least, a count or a fraction (global scope).
+    within: masks to stay inside, to prune a pruned model further.
+    """
+    sparsity = checked_sparsity(sparsity)
+    _check_scores(scores)
+    if floor:
+        kept = _with_floor(scores, sparsity, scope, floor, within)
+    else:
+        kept = {}
+        for names, count in budget(scores, sparsity, scope):
+            kept |= _keep({name: scores[name] for name in names}, count, within)
+    return Masks(
+        {name: kept[name] for name in scores},
+        {"sparsity_asked": sparsity, "scope": dict(scope) if isinstance(scope, Mapping) else scope},
+    )
+
+
+def _keep(
+    scores: Mapping[str, torch.Tensor], count: int, within: Mapping[str, torch.Tensor] | None
+) -> dict[str, torch.Tensor]:
+    """The one top-k, after a look at whether enough connections are left to choose from."""
+    if within is not None:
+        left = sum(
+            int(within[name].sum()) if name in within else score.numel()
+            for name, score in scores.items()
+        )
+        if count > left:
+            total = sum(score.numel() for score in scores.values())
+            raise InputError(
+                f"{count:,} connections are to stay but only {left:,} of {total:,} are left "
+                f"(in {', '.join(list(scores)[:3])}...): the model is pruned already; "
+                f"ask for a sparsity of at least {1 - left / total:.6g}."
+            )
+    return keep_top(scores, count, within)
+
+
+def _with_floor(
+    scores: Mapping[str, torch.Tensor],
+    sparsity: float,
+    scope: Scope,
+    floor: float,
+    within: Mapping[str, torch.Tensor] | None,
+) -> dict[str, torch.Tensor]:
+    """Global ranking in which every layer keeps at least its floor; the total stays exact."""
+    if scope != "global":
+        raise InputError(f"floor goes with scope='global', not {scope!r}: the others give shares.")
+    free = layers(scores)
+    floors = {layer: _floor_of(names, scores, floor) for layer, names in free.items()}
+    left = kept_count(sum(s.numel() for s in scores.values()), sparsity)
+    if sum(floors.values()) > left:
+        raise InputError(
+            f"floor={floor} asks for {sum(floors.values()):,} connections over {len(floors)} "
+            f"layers, but sparsity {sparsity:g} keeps {left:,}: lower one of them."
+        )
+    fixed: dict[str, torch.Tensor] = {}
+    while True:
+        ranked = _keep({n: scores[n] for names in free.values() for n in names}, left, within)
+        short = [
+            layer
+            for layer, names in free.items()
+            if sum(int(ranked[n].sum()) for n in names) < floors[layer]
+        ]
+        if not short:
+            return fixed | ranked
+        # A layer that falls short gets its floor and leaves the race; what it takes may push
+        # another layer below its own, so rank the rest again.
+        for layer in short:
+            fixed |= _keep({n: scores[n] for n in free.pop(layer)}, floors[layer], within)
+            left -= floors[layer]
+
+
+def _floor_of(names: list[str], scores: Mapping[str, torch.Tensor], floor: float) -> int:
+    size = sum(scores[name].numel() for name in names)
+    if isinstance(floor, bool) or not isinstance(floor, Real) or floor < 0:
+        raise InputError(f"floor is {floor!r}: give a count such as 10, or a fraction below 1.")
+    return min(size, int(floor) if floor >= 1 else round(size * floor))
+
+
+def _check_scores(scores: Mapping[str, torch.Tensor]) -> None:
+    if not isinstance(scores, Mapping) or not scores:
+        raise KindError("scores must be a non-empty mapping from parameter name to tensor.")
+    for name, score in scores.items():
+        if not isinstance(score, torch.Tensor) or not score.is_floating_point():
+            raise KindError(f"the scores of {name!r} are not a floating-point tensor.")
+        if not torch.isfinite(score).all():
+            raise InputError(
+                f"the scores of {name!r} contain NaN or infinity: they cannot be ranked. "
+                "Look at the loss and at the gradients of this layer."
+            )

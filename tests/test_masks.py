@@ -1,0 +1,109 @@
+"""The mapping, its arithmetic, its file."""
+
+import os
+
+import pytest
+import torch
+from networks import make
+from safetensors.torch import save_file
+
+import snip
+
+
+def masks(seed=0):
+    torch.manual_seed(seed)
+    return snip.Masks({"b": torch.rand(4, 5) < 0.5, "a": torch.rand(3) < 0.5}, {"method": "snip"})
+
+
+def test_counts():
+    m = snip.Masks({"a": torch.tensor([True, False]), "b": torch.tensor([[False], [False]])})
+    assert (m.kept, m.total, m.sparsity, m.density("a")) == (1, 4, 0.75, 0.5)
+    assert "75.00% sparse: 1 of 4" in repr(m)
+
+
+def test_equality_union_intersection():
+    one, two = masks(0), masks(1)
+    assert one == masks(0)
+    assert one != two
+    assert one != "masks"
+    assert torch.equal((one | two)["b"], one["b"] | two["b"])
+    assert torch.equal((one & two)["a"], one["a"] & two["a"])
+    with pytest.raises(snip.InputError, match="different models"):
+        one & snip.Masks({"a": one["a"]})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{}, [], {"a": torch.ones(3)}, {1: torch.ones(3).bool()}, {"a": [True]}, {"a": None}],
+)
+def test_bad_content_is_refused(content):
+    with pytest.raises(snip.KindError):
+        snip.Masks(content)
+
+
+def test_round_trip_keeps_order_and_provenance(tmp_path):
+    masks().save(tmp_path / "m.safetensors")
+    back = snip.Masks.load(tmp_path / "m.safetensors")
+    assert back == masks()
+    assert list(back) == ["b", "a"]
+    assert back.provenance == {"method": "snip"}
+    assert os.listdir(tmp_path) == ["m.safetensors"]
+
+
+def test_broken_files_are_refused(tmp_path):
+    path = tmp_path / "m.safetensors"
+    masks().save(path)
+    whole = path.read_bytes()
+    for cut in (0, 5, 40, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(snip.FileError, match="no whole mask file"):
+            snip.Masks.load(path)
+    save_file({"a": torch.ones(3).bool()}, path)
+    with pytest.raises(snip.FileError, match="not of masks"):
+        snip.Masks.load(path)
+    with pytest.raises(snip.FileError, match="there is no mask file"):
+        snip.Masks.load(tmp_path / "none")
+    with pytest.raises(snip.FileError):
+        snip.Masks.load(tmp_path)
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path):
+    path = tmp_path / "m.safetensors"
+    masks(0).save(path)
+    broken = masks(1)
+    broken.provenance["not json"] = object()
+    with pytest.raises(TypeError):
+        broken.save(path)
+    assert snip.Masks.load(path) == masks(0)
+    with pytest.raises(snip.FileError, match="cannot write"):
+        masks().save("/proc/none/m.safetensors")
+
+
+def test_masks_of_another_model_change_nothing():
+    model, _ = make("mlp")
+    before = model.first.weight.detach().clone()
+    names = dict(model.named_parameters())
+    good = torch.zeros(names["first.weight"].shape).bool()
+    for name, shape, message in (("first.wieght", (8, 6), "'first.weight'"), ("second.weight", (2, 2), "shape")):
+        wrong = snip.Masks({"first.weight": good, name: torch.zeros(shape).bool()})
+        with pytest.raises(snip.InputError, match=f"another model.*{message}"):
+            wrong.apply(model)
+        assert torch.equal(model.first.weight, before)
+    assert snip.held_masks(model) is None
+
+
+def test_from_zeros_finds_a_pruned_models_masks():
+    model, batch = make("mlp")
+    pruned = snip.prune(model, batch, sparsity=0.7)
+    plain, _ = make("mlp")
+    plain.load_state_dict(model.state_dict())
+    assert snip.Masks.from_zeros(plain) == pruned
+
+
+def test_check_tells_a_model_that_is_not_pruned():
+    model, batch = make("mlp")
+    pruned = snip.prune(model, batch, sparsity=0.7)
+    pruned.check(model)
+    fresh, _ = make("mlp")
+    with pytest.raises(snip.InputError, match="not applied"):
+        pruned.check(fresh)

@@ -1,0 +1,87 @@
+"""Which parameters count, which stay out, and the reasons given."""
+
+import pytest
+import torch
+from networks import make
+from torch import nn
+
+import snip
+
+
+def names(model, predicate=None):
+    return list(snip.prunable_parameters(model, predicate))
+
+
+def test_layers_of_every_kind():
+    model = nn.ModuleDict(
+        {
+            "linear": nn.Linear(2, 2),
+            "c1": nn.Conv1d(2, 2, 1),
+            "c3": nn.Conv3d(2, 2, 1, bias=False),
+            "t2": nn.ConvTranspose2d(2, 2, 1, groups=2),
+            "gru": nn.GRU(2, 2, num_layers=2, bidirectional=True),
+            "cell": nn.LSTMCell(2, 2),
+            "mha": nn.MultiheadAttention(4, 2, kdim=3, vdim=3, add_bias_kv=True),
+            "bn": nn.BatchNorm1d(2),
+            "ln": nn.LayerNorm(2),
+            "gn": nn.GroupNorm(1, 2),
+            "emb": nn.Embedding(3, 2),
+            "prelu": nn.PReLU(),
+        }
+    )
+    found = names(model)
+    assert {n.split(".")[0] for n in found} == {"linear", "c1", "c3", "t2", "gru", "cell", "mha"}
+    assert "mha.q_proj_weight" in found
+    assert "mha.out_proj.weight" in found
+    assert "gru.weight_hh_l1_reverse" in found
+    reasons = snip.left_out(model)
+    assert reasons["bn.weight"] == "normalisation layer"
+    assert reasons["emb.weight"] == "embedding"
+    assert "PReLU" in reasons["prelu.weight"]
+    assert "token" in reasons["mha.bias_k"]
+    assert set(found) | set(reasons) == {n for n, _ in model.named_parameters()}
+
+
+def test_order_is_the_models():
+    model, _ = make("residual")
+    assert names(model) == ["stem.weight", "stem.bias", "body.weight", "head.weight", "head.bias"]
+
+
+def test_frozen_parameters_stay_out():
+    model, _ = make("mlp")
+    model.first.weight.requires_grad_(False)
+    assert "first.weight" not in names(model)
+    assert "frozen" in snip.left_out(model)["first.weight"]
+
+
+def test_a_tied_weight_counts_once_and_a_tied_embedding_not_at_all():
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    model[1].weight = model[0].weight
+    assert names(model) == ["0.weight"]
+    language, _ = make("language")
+    assert names(language) == ["body.weight", "body.bias"]
+    assert names(language, lambda n, m, p: n == "head.weight") == ["embed.weight"]
+
+
+def test_a_predicate_decides_alone():
+    model, _ = make("conv")
+    assert names(model, lambda n, m, p: p.ndim == 4) == ["conv.weight", "up.weight"]
+    assert names(model, lambda n, m, p: isinstance(m, nn.BatchNorm2d)) == ["norm.weight", "norm.bias"]
+    assert "predicate" in snip.left_out(model, lambda n, m, p: p.ndim == 4)["conv.bias"]
+
+
+def test_wrappers_do_not_change_names():
+    model, _ = make("mlp")
+    assert names(torch.compile(model)) == names(model)
+    assert names(nn.DataParallel(model)) == names(model)
+
+
+def test_models_that_cannot_be_pruned_say_why():
+    with pytest.raises(snip.InputError, match="normalisation"):
+        snip.prune(nn.BatchNorm1d(3), torch.randn(2, 3), sparsity=0.5)
+    with pytest.raises(snip.InputError, match="no parameters at all"):
+        snip.prune(nn.ReLU(), torch.randn(2, 3), sparsity=0.5)
+    with pytest.raises(snip.InputError, match="lazy"):
+        snip.prunable_parameters(nn.LazyLinear(3))
+    with pytest.raises(snip.KindError, match="not a torch.nn.Module"):
+        snip.prunable_parameters(nn.Linear(2, 2).parameters())

@@ -1,0 +1,173 @@
+"""Exactly kappa, a fixed tie rule, and every scope."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import snip
+from snip.budgets import erk_densities
+from snip.topk import keep_top
+
+FEW_VALUES = st.sampled_from([0.0, -0.0, 1e-45, 1e-30, 0.5, 1.0, 1.0000001, 3e38, -2.0])
+
+
+def reference(scores, kept):
+    """Python's stable sort: the highest first, the first position among equals."""
+    flat = np.concatenate([s.double().flatten().numpy() for s in scores.values()])
+    order = sorted(range(len(flat)), key=lambda i: -(flat[i] + 0.0))
+    mask = np.zeros(len(flat), dtype=bool)
+    mask[order[:kept]] = True
+    return torch.from_numpy(mask)
+
+
+@st.composite
+def tensors(draw):
+    dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
+    values = FEW_VALUES | st.floats(-1e30, 1e30, width=32)
+    sizes = draw(st.lists(st.integers(0, 12), min_size=1, max_size=4))
+    return {
+        f"p{i}": torch.tensor(draw(st.lists(values, min_size=n, max_size=n))).to(draw(dtypes))
+        for i, n in enumerate(sizes)
+    }
+
+
+@given(scores=tensors(), data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_the_top_k_is_exact_with_the_first_position_winning_ties(scores, data):
+    total = sum(s.numel() for s in scores.values())
+    kept = data.draw(st.integers(0, total))
+    masks = keep_top(scores, kept)
+    flat = torch.cat([m.flatten() for m in masks.values()])
+    assert torch.equal(flat, reference(scores, kept))
+
+
+def test_ties_across_parameters_and_chunks(monkeypatch):
+    monkeypatch.setattr("snip.topk.CHUNK", 3)
+    scores = {"a": torch.tensor([[1.0, 2.0], [1.0, 1.0]]), "b": torch.ones(5)}
+    masks = keep_top(scores, 5)
+    assert masks["a"].tolist() == [[True, True], [True, True]]
+    assert masks["b"].tolist() == [True, False, False, False, False]
+
+
+@given(sparsity=st.floats(0, 1, exclude_max=True), seed=st.integers(0, 99))
+@settings(max_examples=100, deadline=None)
+def test_every_scope_keeps_exactly_kappa(sparsity, seed):
+    torch.manual_seed(seed)
+    scores = {
+        "a.weight": torch.rand(7, 5),
+        "a.bias": torch.zeros(7),
+        "b.weight": torch.rand(3, 7, 2, 2),
+        "c.weight": torch.rand(2, 3),
+    }
+    total = sum(s.numel() for s in scores.values())
+    for scope in ("global", "layer", "uniform", "erk"):
+        masks = snip.select(scores, sparsity=sparsity, scope=scope)
+        assert masks.kept == round(total * (1 - sparsity)), scope
+        assert list(masks) == list(scores)
+
+
+def test_the_papers_counts():
+    scores = {"w": torch.rand(266_610)}
+    assert snip.select(scores, sparsity=0.95).kept == 13_331
+    assert snip.select(scores, sparsity=0.98).kept == 5_332
+    assert snip.select(scores, sparsity=0).kept == 266_610
+    assert snip.select(scores, sparsity=1 - 1e-5).kept == 3
+
+
+def test_scores_that_are_all_zero_keep_the_first():
+    masks = snip.select({"a": torch.zeros(3), "b": torch.zeros(3)}, sparsity=0.5)
+    assert masks["a"].all()
+    assert not masks["b"].any()
+
+
+def test_selection_does_not_depend_on_the_memory_layout():
+    scores = torch.rand(4, 3, 5, 5)
+    plain = snip.select({"w": scores}, sparsity=0.9)
+    last = snip.select({"w": scores.to(memory_format=torch.channels_last)}, sparsity=0.9)
+    assert plain == last
+
+
+def test_layer_scope_ranks_weight_and_bias_together():
+    scores = {"a.weight": torch.tensor([1.0, 2.0, 3.0]), "a.bias": torch.tensor([9.0])}
+    masks = snip.select(scores, sparsity=0.5, scope="layer")
+    assert masks["a.weight"].tolist() == [False, False, True]
+    assert masks["a.bias"].tolist() == [True]
+    uniform = snip.select(scores, sparsity=0.5, scope="uniform")
+    assert uniform["a.weight"].sum() + uniform["a.bias"].sum() == 2
+
+
+def test_a_sparsity_per_name():
+    scores = {"a.weight": torch.rand(10), "a.bias": torch.rand(4), "b.weight": torch.rand(10)}
+    masks = snip.select(scores, sparsity=0.5, scope={"a": 0.0, "b.weight": 0.9})
+    assert masks["a.weight"].all()
+    assert masks["a.bias"].all()
+    assert masks["b.weight"].sum() == 1
+    with pytest.raises(snip.InputError, match=r"'b\.weight'"):
+        snip.select(scores, sparsity=0.5, scope={"b.weihgt": 0.9})
+
+
+@pytest.mark.parametrize(
+    ("sparsity", "expected"),
+    [(0.9, (0.0796, 0.2302, 1)), (0.95, (0.0385, 0.1113, 0.9185)), (0.99, (0.0077, 0.0223, 0.1837))],
+)
+def test_erk_densities_of_lenet_300_100(sparsity, expected):
+    shapes = {"a": (300, 784), "b": (100, 300), "c": (10, 100)}
+    assert list(erk_densities(shapes, sparsity).values()) == pytest.approx(expected, abs=1e-4)
+
+
+def test_erk_densities_of_lenet_5_count_the_kernel():
+    shapes = {"1": (20, 1, 5, 5), "2": (50, 20, 5, 5), "3": (500, 800), "4": (10, 500)}
+    found = list(erk_densities(shapes, 0.98).values())
+    assert found == pytest.approx([0.2779, 0.0143, 0.0146, 0.4572], abs=1e-4)
+
+
+def test_a_floor_keeps_every_layer_alive_and_the_total_exact():
+    scores = {
+        "a.weight": torch.full((100,), 5.0),
+        "b.weight": torch.full((50,), 1e-3),
+        "c.weight": torch.arange(50) * 1e-6,
+    }
+    masks = snip.select(scores, sparsity=0.9, floor=3)
+    assert (masks.kept, int(masks["b.weight"].sum()), int(masks["c.weight"].sum())) == (20, 3, 3)
+    assert masks["c.weight"][-3:].all()
+    fraction = snip.select(scores, sparsity=0.5, floor=0.1)
+    assert fraction["c.weight"].sum() == 5
+    assert fraction.kept == 100
+    with pytest.raises(snip.InputError, match="lower one of them"):
+        snip.select(scores, sparsity=0.99, floor=3)
+    with pytest.raises(snip.InputError, match="scope='global'"):
+        snip.select(scores, sparsity=0.5, floor=3, scope="erk")
+
+
+def test_staying_within_masks():
+    scores = {"a": torch.tensor([4.0, 3.0, 2.0, 1.0])}
+    within = {"a": torch.tensor([False, True, False, True])}
+    assert snip.select(scores, sparsity=0.75, within=within)["a"].tolist() == [False, True, False, False]
+    zero = {"a": torch.zeros(4)}
+    assert snip.select(zero, sparsity=0.5, within=within)["a"].tolist() == [False, True, False, True]
+    with pytest.raises(snip.InputError, match="at least 0.5"):
+        snip.select(scores, sparsity=0.25, within=within)
+
+
+@pytest.mark.parametrize("sparsity", [-0.1, 1.0, 95, 100, float("nan"), float("inf"), "0.9", None, True])
+def test_bad_sparsities_are_refused(sparsity):
+    with pytest.raises(snip.InputError, match="sparsity"):
+        snip.select({"a": torch.rand(4)}, sparsity=sparsity)
+
+
+def test_a_percentage_is_recognised():
+    with pytest.raises(snip.InputError, match=r"write 0\.95"):
+        snip.select({"a": torch.rand(4)}, sparsity=95)
+
+
+def test_bad_scores_are_refused():
+    with pytest.raises(snip.InputError, match="'a' contain NaN"):
+        snip.select({"a": torch.tensor([1.0, torch.nan])}, sparsity=0.5)
+    with pytest.raises(snip.KindError, match="non-empty"):
+        snip.select({}, sparsity=0.5)
+    with pytest.raises(snip.KindError, match="floating-point"):
+        snip.select({"a": torch.tensor([1, 2])}, sparsity=0.5)
+    with pytest.raises(snip.InputError, match="'uniform'"):
+        snip.select({"a": torch.rand(4)}, sparsity=0.5, scope="unifrom")
