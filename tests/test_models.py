@@ -296,7 +296,7 @@ def test_build_takes_the_data_set() -> None:
 @pytest.mark.parametrize(
     ("name", "dataset", "message"),
     [
-        ("lenet-5", None, "did you mean 'lenet-5-caffe'"),
+        ("vgg_c", None, "did you mean 'vgg-c'"),
         ("LeNet-300-100", None, "did you mean 'lenet-300-100'"),
         ("alexnet-s", "mnist", "only for cifar-10 and tiny-imagenet"),
         ("gru-s", "fashion-mnist", "only for mnist"),
