@@ -1,0 +1,30 @@
+"""Training: the paper's schedules, one loop, metrics, checkpoints that resume to the same bits."""
+
+from snip.training.checkpoint import load_checkpoint
+from snip.training.config import OPTIMIZERS, TrainConfig
+from snip.training.evaluate import Evaluation, evaluate
+from snip.training.metrics import TIMING, Metrics
+from snip.training.parts import Step, data_for, dense_step
+from snip.training.schedule import DECAYS, SCHEDULES, learning_rate, paper_schedule, shortened
+from snip.training.trainer import DivergenceError, TrainResult, train
+
+__all__ = [
+    "DECAYS",
+    "OPTIMIZERS",
+    "SCHEDULES",
+    "TIMING",
+    "DivergenceError",
+    "Evaluation",
+    "Metrics",
+    "Step",
+    "TrainConfig",
+    "TrainResult",
+    "data_for",
+    "dense_step",
+    "evaluate",
+    "learning_rate",
+    "load_checkpoint",
+    "paper_schedule",
+    "shortened",
+    "train",
+]

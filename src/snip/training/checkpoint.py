@@ -1,0 +1,136 @@
+"""Checkpoints: written whole, verified when read, restored to the last bit."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip import files
+from snip.errors import FileError
+from snip.training.config import TrainConfig
+
+FORMAT = 1
+PARTS = ("format", "identity", "model", "optimizer", "rng", "state")
+
+
+def save_checkpoint(
+    path: Path,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    identity: Mapping[str, Any],
+) -> None:
+    """Put a checkpoint in place of the last one, which stays whole until that moment."""
+    content = {
+        "format": FORMAT,
+        "identity": dict(identity),
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "rng": random_state(),
+        "state": dict(state),
+    }
+    files.write_with(path, lambda temporary: torch.save(content, temporary))
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint and refuse a damaged one; runs no code that the file may carry."""
+    if not path.is_file():
+        raise FileError(f"there is no checkpoint at {path}.")
+    try:
+        _verify(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # torch, zipfile and the unpickler have a dozen ways to fail; all mean the same here.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise _damaged(path, reason) from error
+    if not isinstance(content, dict) or any(part not in content for part in PARTS):
+        raise _damaged(path, "it is no checkpoint of a training run")
+    if content["format"] != FORMAT:
+        raise FileError(
+            f"checkpoint {path} has format {content['format']!r}, this version reads {FORMAT}: "
+            "finish the run with the version that began it, or delete the file to start over."
+        )
+    return content
+
+
+def restore(
+    path: Path,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    identity: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Load the checkpoint of this very run into its parts and return its state."""
+    content = load_checkpoint(path)
+    _same_run(path, content["identity"], identity)
+    _same_network(path, content["model"], model)
+    try:
+        optimizer.load_state_dict(content["optimizer"])
+        model.load_state_dict(content["model"])
+        set_random_state(content["rng"])
+    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+        raise _damaged(path, str(error)) from error
+    return dict(content["state"])
+
+
+def random_state() -> dict[str, Any]:
+    """torch's generators, CUDA's only if CUDA is in use."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return {"cpu": torch.get_rng_state(), "cuda": cuda}
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Put torch's generators back; CUDA's as far as the devices are here."""
+    torch.set_rng_state(state["cpu"])
+    if torch.cuda.is_initialized():
+        for device, value in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(value, device)
+
+
+def _verify(path: Path) -> None:
+    # torch.load reads past flipped bits; the archive's own checksums show them.
+    with zipfile.ZipFile(path) as archive:
+        bad = archive.testzip()
+    if bad is not None:
+        raise zipfile.BadZipFile(f"the checksum of {bad} is wrong")
+
+
+def _damaged(path: Path, reason: str) -> FileError:
+    return FileError(
+        f"checkpoint {path} is damaged ({reason}): "
+        "restore it from a copy, or delete it to start the training over."
+    )
+
+
+def _same_run(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Refuse the checkpoint of another configuration, naming what differs."""
+    # A checkpoint from before a new option existed was trained with the option's default.
+    theirs = {**TrainConfig().to_dict(), **theirs}
+    changed = [
+        f"{key} {theirs.get(key)!r} there, {ours.get(key)!r} here"
+        for key in sorted({*theirs, *ours})
+        if theirs.get(key) != ours.get(key)
+    ]
+    if changed:
+        raise FileError(
+            f"checkpoint {path} belongs to another configuration ({'; '.join(changed[:4])}): "
+            "choose another folder, or start over in this one with resume=False."
+        )
+
+
+def _same_network(path: Path, theirs: Mapping[str, torch.Tensor], model: nn.Module) -> None:
+    """Refuse the weights of another network before any is loaded."""
+    shapes = {name: tuple(value.shape) for name, value in theirs.items()}
+    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    wrong = [n for n in sorted({*shapes, *expected}) if shapes.get(n) != expected.get(n)]
+    if wrong:
+        raise FileError(
+            f"checkpoint {path} holds another network (it differs at {', '.join(wrong[:3])}): "
+            "choose another folder, or start over in this one with resume=False."
+        )

@@ -1,0 +1,60 @@
+"""Loss and error of a network on labelled batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from snip.errors import InputError
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Mean cross-entropy and the fraction of images classified wrongly."""
+
+    loss: float
+    error: float
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Evaluation:
+    """Evaluate in eval mode; every module gets its own mode back."""
+    device = device_of(model)
+    loss, wrong, images = 0.0, 0, 0
+    with restored_modes(model):
+        model.eval()
+        for inputs, labels in batches:
+            labels = labels.to(device)
+            logits = model(inputs.to(device))
+            loss += F.cross_entropy(logits, labels, reduction="sum").item()
+            wrong += wrong_answers(logits, labels)
+            images += len(labels)
+    if not images:
+        raise InputError("there is nothing to evaluate on: the batches hold no images.")
+    return Evaluation(loss / images, wrong / images)
+
+
+def wrong_answers(logits: torch.Tensor, labels: torch.Tensor) -> int:
+    """How many rows have their highest logit elsewhere than at the label."""
+    return int((logits.argmax(1) != labels).sum().item())
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model's first parameter is; the CPU if it has none."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+@contextmanager
+def restored_modes(model: nn.Module) -> Iterator[None]:
+    """Give each module its train or eval mode back on the way out."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -1,0 +1,101 @@
+"""The files of one training run: metrics.jsonl and checkpoint.pt in its folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip import files
+from snip.errors import FileError
+from snip.training.checkpoint import restore, save_checkpoint
+from snip.training.metrics import Metrics
+from snip.training.state import State
+
+CHECKPOINT = "checkpoint.pt"
+METRICS = "metrics.jsonl"
+
+
+class Journal:
+    """Writes metrics and checkpoints and finds the way back; does nothing without a folder."""
+
+    def __init__(self, folder: Path | None, identity: Mapping[str, Any], *, every: float) -> None:
+        """Keep the run `identity` in `folder`, with a checkpoint `every` so many seconds."""
+        self._folder = folder
+        self._identity = identity
+        self._every = every
+        self._saved_at = time.monotonic()
+        self._saved_iteration: int | None = None
+
+    def open(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, resume: bool) -> State:
+        """Go back to the last checkpoint, or to the start if there is none."""
+        if self._folder is None:
+            return State()
+        self._remove_leftovers()
+        path = self._folder / CHECKPOINT
+        if not resume:
+            path.unlink(missing_ok=True)
+        state = self._restored(path, model, optimizer) if path.exists() else State()
+        # Lines later than the checkpoint are cut, and will come again with the same values.
+        lines = "".join(f"{line.to_line()}\n" for line in state.history)
+        files.write_text(self._folder / METRICS, lines)
+        return state
+
+    def record(self, metrics: Metrics) -> None:
+        """Append one evaluation."""
+        if self._folder is not None:
+            files.append_line(self._folder / METRICS, metrics.to_line())
+
+    def due(self) -> bool:
+        """Whether the last checkpoint is old enough for a new one."""
+        return self._folder is not None and time.monotonic() - self._saved_at >= self._every
+
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: State) -> None:
+        """Write a checkpoint in place of the last."""
+        if self._folder is None:
+            return
+        save_checkpoint(
+            self._folder / CHECKPOINT,
+            model=model,
+            optimizer=optimizer,
+            state=state.to_dict(),
+            identity=self._identity,
+        )
+        self._saved_at = time.monotonic()
+        self._saved_iteration = state.iteration
+
+    def last_good(self) -> str:
+        """Where to go back to, in words."""
+        if self._folder is None:
+            return "No checkpoint was kept, as no folder was given"
+        if self._saved_iteration is None:
+            return "There is no checkpoint yet"
+        return (
+            f"The last good checkpoint is {self._folder / CHECKPOINT}, "
+            f"at iteration {self._saved_iteration}"
+        )
+
+    def _restored(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
+        data = restore(path, model=model, optimizer=optimizer, identity=self._identity)
+        try:
+            state = State.from_dict(data)
+        except (KeyError, TypeError) as error:
+            raise FileError(
+                f"checkpoint {path} is damaged (its state lacks {error}): "
+                "restore it from a copy, or delete it to start the training over."
+            ) from error
+        self._saved_iteration = state.iteration
+        return state
+
+    def _remove_leftovers(self) -> None:
+        """Delete the temporary files of a process that was killed while writing."""
+        if self._folder is None:
+            return
+        for name in (CHECKPOINT, METRICS):
+            stem, suffix = Path(name).stem, Path(name).suffix
+            for path in self._folder.glob(f".{stem}.*{suffix}"):
+                path.unlink(missing_ok=True)

@@ -1,0 +1,108 @@
+"""What is measured while training: one line per evaluation, and which line is chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.errors import FileError
+
+TIMING = ("seconds", "images_per_second")  # the only fields that a repeated run may change
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """One evaluation; errors are fractions, train_* are means over the steps since the last."""
+
+    iteration: int  # steps done
+    epoch: float
+    lr: float  # of the last step
+    train_loss: float
+    train_error: float
+    valid_loss: float | None  # None without a validation set
+    valid_error: float | None
+    test_loss: float
+    test_error: float
+    sparsity: float  # fraction of the prunable weights that is pruned and zero
+    seconds: float  # since the start, evaluations included, over all resumed parts
+    images_per_second: float  # while training
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return dataclasses.asdict(self)
+
+    def to_line(self) -> str:
+        """One line of metrics.jsonl."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def repeatable(self) -> dict[str, Any]:
+        """What a second run must reproduce to the last bit: everything but the times."""
+        return {name: value for name, value in self.to_dict().items() if name not in TIMING}
+
+
+@dataclass
+class Running:
+    """Sums over the training steps since the last evaluation."""
+
+    loss: float = 0.0
+    wrong: int = 0
+    images: int = 0
+    seconds: float = 0.0
+
+    def add(self, loss: float, wrong: int, images: int, seconds: float) -> None:
+        """Count one step, whose loss is a mean over its images."""
+        self.loss += loss * images
+        self.wrong += wrong
+        self.images += images
+        self.seconds += seconds
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss of an image."""
+        return self.loss / max(self.images, 1)
+
+    @property
+    def error(self) -> float:
+        """Fraction of the images that were classified wrongly."""
+        return self.wrong / max(self.images, 1)
+
+
+def read_metrics(path: Path) -> list[Metrics]:
+    """The lines of a metrics.jsonl; a last line that is still being written is left out."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [Metrics(**json.loads(line)) for line in lines if line.endswith("\n")]
+    except (OSError, ValueError, TypeError) as error:
+        raise FileError(f"cannot read metrics from {path} ({error}): run again.") from error
+
+
+def selected(history: Sequence[Metrics]) -> Metrics:
+    """The line of lowest validation error, then loss, then the earliest; the last without one."""
+    if history[-1].valid_error is None:
+        return history[-1]
+    return min(history, key=lambda line: (line.valid_error, line.valid_loss))
+
+
+def best_test_error(history: Sequence[Metrics]) -> float:
+    """The lowest test error on the way: what the authors report, selected on the test set."""
+    return min(line.test_error for line in history)
+
+
+def measured_sparsity(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> float:
+    """Fraction of the masked parameters that is pruned and indeed zero; 0 without masks."""
+    if not masks:
+        return 0.0
+    parameters = dict(model.named_parameters())
+    pruned = total = 0
+    for name, mask in masks.items():
+        weights = parameters[name].detach()
+        pruned += int((~mask.to(weights.device) & (weights == 0)).sum())
+        total += mask.numel()
+    return pruned / total

@@ -1,0 +1,98 @@
+"""What a training is made of: its batches, its optimiser, one step, its random state."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, count, islice
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from snip.data.batches import Batches
+from snip.data.dataset import Dataset
+from snip.errors import InputError
+from snip.training.config import TrainConfig
+from snip.training.evaluate import wrong_answers
+
+EVALUATION_BATCH = 500  # images; only speed and memory depend on it
+
+# step(model, optimizer, images, labels) -> (mean loss, wrong answers); it leaves the weights
+# alone when the loss is not finite. Another way to execute a network is another step.
+Step = Callable[[nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor], tuple[float, int]]
+
+
+@dataclass(frozen=True)
+class Data:
+    """The three parts of a data set as batches; no validation part if its fraction is 0."""
+
+    train: Batches
+    valid: Batches | None
+    test: Batches
+
+
+def data_for(dataset: Dataset, config: TrainConfig) -> Data:
+    """Cut a data set as `config` says; the validation part is the same for every seed."""
+    train, valid = dataset.split_validation(config.validation)
+    source = dataset if config.augment else dataclasses.replace(dataset, augment=None)
+    if len(train) < config.batch_size:
+        raise InputError(
+            f"batch_size is {config.batch_size}, but {dataset.name} has only {len(train)} "
+            "training images: choose a smaller batch."
+        )
+    return Data(
+        source.training_batches(config.batch_size, split=train, seed=config.seed, drop_last=True),
+        dataset.evaluation_batches(EVALUATION_BATCH, split=valid) if len(valid) else None,
+        dataset.evaluation_batches(EVALUATION_BATCH),
+    )
+
+
+def stream(batches: Batches, start: int, stop: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The batches of steps `start` to `stop`, epoch after epoch."""
+    first, skipped = divmod(start, len(batches))
+    epochs = (batches.epoch(k, start=skipped if k == first else 0) for k in count(first))
+    return islice(chain.from_iterable(epochs), stop - start)
+
+
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """SGD or Adam over what the model trains; masks held by the model keep pruned weights zero."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise InputError("the model has no parameter to train: set requires_grad on some.")
+    if config.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=config.lr, weight_decay=config.weight_decay)
+    return torch.optim.SGD(
+        parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+    )
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give every parameter group the rate `lr`."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def dense_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor
+) -> tuple[float, int]:
+    """One step of cross-entropy; returns the mean loss and the number of wrong answers."""
+    optimizer.zero_grad(set_to_none=True)
+    logits = model(images)
+    loss = F.cross_entropy(logits, labels)
+    value = loss.item()
+    if value - value == 0:  # neither NaN nor infinite
+        loss.backward()
+        optimizer.step()
+    return value, wrong_answers(logits, labels)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch (dropout draws from it), and give the caller's random state back at the end."""
+    devices = [device.index or 0] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield

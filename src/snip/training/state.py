@@ -1,0 +1,61 @@
+"""Where a training stands: all that a checkpoint holds beside weights and optimiser."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.training.metrics import Metrics, Running, selected
+
+Weights = dict[str, torch.Tensor]
+
+
+@dataclass
+class State:
+    """Counters, the history so far, and the weights that validation selects."""
+
+    iteration: int = 0  # steps done
+    seconds: float = 0.0  # spent, over all resumed parts
+    step_seconds: float = 0.0  # of these, spent in training steps
+    running: Running = field(default_factory=Running)
+    history: list[Metrics] = field(default_factory=list)
+    selected: Weights | None = None  # None: nothing evaluated yet, or the last model counts
+
+    def count(self, loss: float, wrong: int, images: int, seconds: float) -> None:
+        """One more training step is done."""
+        self.iteration += 1
+        self.seconds += seconds
+        self.step_seconds += seconds
+        self.running.add(loss, wrong, images, seconds)
+
+    def record(self, metrics: Metrics, model: nn.Module) -> None:
+        """Add an evaluation, and keep the weights if it is the best on validation."""
+        self.history.append(metrics)
+        self.running = Running()
+        if metrics.valid_error is not None and selected(self.history) is metrics:
+            self.selected = {name: v.detach().cpu().clone() for name, v in _state(model)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values and tensors, which a checkpoint may hold."""
+        return {
+            **{name: getattr(self, name) for name in ("iteration", "seconds", "step_seconds")},
+            "running": dataclasses.asdict(self.running),
+            "history": [line.to_dict() for line in self.history],
+            "selected": self.selected,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> State:
+        """The inverse of `to_dict`."""
+        history = [Metrics(**line) for line in data["history"]]
+        return cls(**{**data, "running": Running(**data["running"]), "history": history})
+
+
+def _state(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    # get_extra_state() may put other things than tensors there.
+    return [(n, v) for n, v in model.state_dict().items() if isinstance(v, torch.Tensor)]
