@@ -84,7 +84,10 @@ def test_masks_of_another_model_change_nothing():
     before = model.first.weight.detach().clone()
     names = dict(model.named_parameters())
     good = torch.zeros(names["first.weight"].shape).bool()
-    for name, shape, message in (("first.wieght", (8, 6), "'first.weight'"), ("second.weight", (2, 2), "shape")):
+    for name, shape, message in (
+        ("first.wieght", (8, 6), "'first.weight'"),
+        ("second.weight", (2, 2), "shape"),
+    ):
         wrong = snip.Masks({"first.weight": good, name: torch.zeros(shape).bool()})
         with pytest.raises(snip.InputError, match=f"another model.*{message}"):
             wrong.apply(model)

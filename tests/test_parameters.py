@@ -66,7 +66,10 @@ def test_a_tied_weight_counts_once_and_a_tied_embedding_not_at_all():
 def test_a_predicate_decides_alone():
     model, _ = make("conv")
     assert names(model, lambda n, m, p: p.ndim == 4) == ["conv.weight", "up.weight"]
-    assert names(model, lambda n, m, p: isinstance(m, nn.BatchNorm2d)) == ["norm.weight", "norm.bias"]
+    assert names(model, lambda n, m, p: isinstance(m, nn.BatchNorm2d)) == [
+        "norm.weight",
+        "norm.bias",
+    ]
     assert "predicate" in snip.left_out(model, lambda n, m, p: p.ndim == 4)["conv.bias"]
 
 

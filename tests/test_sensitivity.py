@@ -150,7 +150,9 @@ def test_trace_is_removed_after_an_error_too():
     model, _ = make("residual")
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(snip.InputError, match="NaN or infinite"):
-        snip.connection_sensitivity(model, (torch.full((2, 2, 4, 4), torch.nan), torch.zeros(2).long()))
+        snip.connection_sensitivity(
+            model, (torch.full((2, 2, 4, 4), torch.nan), torch.zeros(2).long())
+        )
     assert model.training
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
@@ -180,7 +182,9 @@ def test_works_inside_no_grad_and_inference_mode():
     model, batch = make("mlp")
     expected = snip.connection_sensitivity(model, batch)
     with torch.no_grad():
-        assert torch.equal(snip.connection_sensitivity(model, batch)["first.weight"], expected["first.weight"])
+        assert torch.equal(
+            snip.connection_sensitivity(model, batch)["first.weight"], expected["first.weight"]
+        )
 
 
 def test_gradients_that_share_memory_do_not_mix():

@@ -1,0 +1,347 @@
+"""Zero stays zero: under every optimiser, in every copy, with no line added to the loop."""
+
+import copy
+import inspect
+import io
+import pickle
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from networks import KINDS, make
+from torch import nn
+
+import snip
+
+SETTINGS = {
+    "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "nesterov": True},
+    "Adam": {"lr": 0.1, "weight_decay": 0.1, "amsgrad": True},
+    "AdamW": {"lr": 0.1, "weight_decay": 0.1},
+    "RMSprop": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "centered": True},
+    "Muon": {"lr": 0.1, "weight_decay": 0.1},
+    "LBFGS": {"lr": 0.1},
+    "Rprop": {"lr": 0.1},
+    "SparseAdam": {"lr": 0.1},
+}
+OPTIMIZERS = sorted(
+    name
+    for name, kind in vars(torch.optim).items()
+    if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and name != "Optimizer"
+)
+
+
+def optimizer_of(name, model):
+    params = [p for p in model.parameters() if name != "Muon" or p.ndim == 2]
+    return getattr(torch.optim, name)(
+        params, **SETTINGS.get(name, {"lr": 0.1, "weight_decay": 0.1})
+    )
+
+
+def step(model, batch, optimizer, clip=None):
+    def closure():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(batch[0]), batch[1])
+        loss.backward()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        return loss
+
+    optimizer.step(closure)
+
+
+def pruned(kind="mlp", sparsity=0.7):
+    model, batch = make(kind)
+    return model, batch, snip.prune(model, batch, sparsity=sparsity)
+
+
+def assert_zeros(masks, model):
+    """Exact +0.0 at every pruned place, and training did move what is kept."""
+    masks.check(model)
+    for name, mask in masks.items():
+        assert not torch.signbit(dict(model.named_parameters())[name].detach()[~mask]).any()
+
+
+@pytest.mark.parametrize("name", [o for o in OPTIMIZERS if o != "SparseAdam"])
+@pytest.mark.parametrize("clip", [None, 0.1])
+def test_every_optimizer_from_the_start(name, clip):
+    model, batch, masks = pruned()
+    optimizer = optimizer_of(name, model)
+    before = model.first.weight.detach().clone()
+    for _ in range(4):
+        step(model, batch, optimizer, clip)
+        assert_zeros(masks, model)
+    assert not torch.equal(before, model.first.weight)
+
+
+@pytest.mark.parametrize("name", [o for o in OPTIMIZERS if o != "SparseAdam"])
+def test_every_optimizer_with_state_from_before_the_pruning(name):
+    model, batch = make("mlp")
+    optimizer = optimizer_of(name, model)
+    for _ in range(3):
+        step(model, batch, optimizer)
+    masks = snip.prune(model, batch, sparsity=0.7)
+    for _ in range(3):
+        step(model, batch, optimizer)
+        assert_zeros(masks, model)
+
+
+def test_sparse_gradients_of_an_embedding():
+    model = nn.Sequential(nn.Embedding(7, 4, sparse=True), nn.Flatten(), nn.Linear(12, 3))
+    batch = torch.randint(0, 7, (5, 3)), torch.tensor([0, 1, 2, 1, 0])
+    masks = snip.prune(
+        model, batch, sparsity=0.5, params=lambda n, m, p: isinstance(m, nn.Embedding)
+    )
+    optimizer = torch.optim.SparseAdam(model[0].parameters(), lr=0.1)
+    before = model[0].weight.detach().clone()
+    for _ in range(3):
+        step(model, batch, optimizer)
+        masks.check(model)
+    assert not torch.equal(before, model[0].weight)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_network(kind):
+    model, batch, masks = pruned(kind)
+    optimizer = optimizer_of("SGD", model)
+    for _ in range(3):
+        step(model, batch, optimizer)
+    assert_zeros(masks, model)
+
+
+def test_training_equals_training_of_c_times_w():
+    """What is held is the paper's network: the same trajectory as an explicit product c * w."""
+    model, (inputs, targets), masks = pruned()
+    weights = [model.first.weight.detach().clone().requires_grad_() for _ in range(1)][0]
+    bias, out, out_bias = (
+        p.detach().clone().requires_grad_()
+        for p in (model.first.bias, model.second.weight, model.second.bias)
+    )
+    mine = [weights, bias, out, out_bias]
+    c = [masks[n] for n in ("first.weight", "first.bias", "second.weight", "second.bias")]
+    other = torch.optim.SGD(mine, lr=0.1, momentum=0.9, weight_decay=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    for _ in range(5):
+        step(model, (inputs, targets), optimizer, clip=0.05)
+        other.zero_grad()
+        w1, b1, w2, b2 = (p * m for p, m in zip(mine, c, strict=True))
+        F.cross_entropy(F.linear(torch.tanh(F.linear(inputs, w1, b1)), w2, b2), targets).backward()
+        nn.utils.clip_grad_norm_(mine, 0.05)
+        other.step()
+    torch.testing.assert_close(model.first.weight, weights)
+    torch.testing.assert_close(model.second.weight, out)
+
+
+def test_the_gradient_norm_does_not_see_pruned_weights():
+    model, batch, masks = pruned()
+    F.cross_entropy(model(batch[0]), batch[1]).backward()
+    for name, mask in masks.items():
+        assert not dict(model.named_parameters())[name].grad[~mask].any()
+
+
+def test_gradient_accumulation():
+    model, (inputs, targets), masks = pruned()
+    optimizer = optimizer_of("Adam", model)
+    for _ in range(3):
+        for i in range(5):
+            F.cross_entropy(model(inputs[i : i + 1]), targets[i : i + 1]).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        assert_zeros(masks, model)
+
+
+def test_amp_with_a_gradient_scaler():
+    model, (inputs, targets), masks = pruned()
+    optimizer = optimizer_of("SGD", model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for _ in range(3):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(inputs).float(), targets)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+        assert_zeros(masks, model)
+
+
+def test_nan_in_a_pruned_gradient_cannot_come_through():
+    model, _, masks = pruned()
+    for p in model.parameters():
+        p.data.fill_(torch.nan)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    masks.check(model)
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda m: pickle.loads(pickle.dumps(m)),
+    "torch.save": lambda m: _through_torch_save(m),
+    "deepcopy of a pickle": lambda m: copy.deepcopy(pickle.loads(pickle.dumps(m))),
+}
+
+
+def _through_torch_save(model):
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("kind", ["mlp", "lstm", "attention"])
+def test_copies_hold_their_own_zeros(way, kind):
+    model, batch, masks = pruned(kind)
+    twin = COPIES[way](model)
+    assert snip.held_masks(twin) == masks
+    assert snip.held_masks(twin).provenance == masks.provenance
+    original = {n: p.detach().clone() for n, p in model.named_parameters()}
+    optimizer = optimizer_of("SGD", twin)
+    for _ in range(3):
+        step(twin, batch, optimizer)
+        assert_zeros(masks, twin)
+    assert all(torch.equal(p, original[n]) for n, p in model.named_parameters())
+    assert any(not torch.equal(p, original[n]) for n, p in twin.named_parameters())
+
+
+def test_a_copied_part_of_a_model_holds_too():
+    model, batch, masks = pruned()
+    part = copy.deepcopy(model.first)
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.1, weight_decay=0.1)
+    for _ in range(2):
+        part(batch[0]).square().sum().backward()
+        optimizer.step()
+    assert not part.weight.detach()[~masks["first.weight"]].any()
+
+
+def test_a_saved_model_is_an_ordinary_one(tmp_path):
+    model, batch, masks = pruned("lstm")
+    plain, _ = make("lstm")
+    names = list(plain.state_dict())
+    assert list(model.state_dict()) == names
+    assert list(dict(model.named_buffers())) == []
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    plain.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True), strict=True)
+    torch.testing.assert_close(plain(batch[0]), model(batch[0]))
+    masks.check(plain)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_loading_a_dense_checkpoint_keeps_the_masks(assign):
+    model, batch, masks = pruned()
+    dense, _ = make("mlp")
+    model.load_state_dict(dense.state_dict(), assign=assign)
+    masks.check(model)
+    for p in model.parameters():
+        p.requires_grad_()
+    optimizer = optimizer_of("SGD", model)
+    step(model, batch, optimizer)
+    assert_zeros(masks, model)
+    assert snip.held_masks(model) == masks
+
+
+@pytest.mark.parametrize("multi", [False, True])
+def test_ema_copies(multi):
+    model, batch, masks = pruned("residual")
+    average = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9) if multi else None
+    ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average, use_buffers=True)
+    optimizer = optimizer_of("SGD", model)
+    for _ in range(3):
+        step(model, batch, optimizer)
+        ema.update_parameters(model)
+    assert_zeros(masks, ema.module)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_torch_compile(backend):
+    model, batch, masks = pruned()
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    optimizer = optimizer_of("SGD", model)
+    for _ in range(3):
+        step(compiled, batch, optimizer, clip=0.1)
+        assert_zeros(masks, model)
+    assert snip.held_masks(compiled) == masks
+
+
+def test_conversions_of_type_and_layout():
+    model, (inputs, targets), masks = pruned("residual")
+    model = model.to(memory_format=torch.channels_last)
+    optimizer = optimizer_of("SGD", model)
+    step(model, (inputs, targets), optimizer)
+    assert_zeros(masks, model)
+    model = model.bfloat16()
+    step(model, (inputs.bfloat16(), targets), optimizer_of("SGD", model))
+    assert_zeros(masks, model)
+
+
+def test_a_layer_without_connections_and_one_without_losses():
+    model, batch = make("mlp")
+    empty = {n: torch.zeros(p.shape).bool() for n, p in model.named_parameters()}
+    masks = snip.Masks({**empty, "second.weight": torch.ones(3, 8).bool()})
+    masks.apply(model)
+    step(model, batch, optimizer_of("AdamW", model))
+    assert_zeros(masks, model)
+
+
+def test_later_masks_replace_earlier_ones_and_release_lets_go():
+    model, batch, masks = pruned()
+    everything = snip.Masks({n: torch.ones_like(m) for n, m in masks.items()})
+    everything.apply(model)
+    optimizer = optimizer_of("SGD", model)
+    step(model, batch, optimizer)
+    assert model.first.weight.detach()[~masks["first.weight"]].any()
+    masks.apply(model)
+    snip.release(model)
+    assert snip.held_masks(model) is None
+    assert not model.first._load_state_dict_post_hooks
+    step(model, batch, optimizer)
+    assert model.first.weight.detach()[~masks["first.weight"]].any()
+
+
+def test_masks_are_held_once_and_forward_is_untouched():
+    model, _, masks = pruned()
+    twin = copy.deepcopy(model)
+    held = [m.first.__dict__["_snip_held"].pairs["weight"][1] for m in (model, twin)]
+    assert held[0].data_ptr() == held[1].data_ptr() == masks["first.weight"].data_ptr()
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+    assert not model.first._forward_pre_hooks
+
+
+def train_in_a_process(rank, port, path):
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model, batch, masks = pruned("residual")
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    optimizer = optimizer_of("SGD", model)
+    for _ in range(3):
+        step(wrapped, (batch[0] + rank, batch[1]), optimizer, clip=0.1)
+        masks.check(wrapped)
+    torch.save({n: p.detach() for n, p in model.named_parameters()}, f"{path}/{rank}.pt")
+    try:
+        snip.prune(wrapped, batch, sparsity=0.9)
+    except snip.InputError as error:
+        (path_error := open(f"{path}/{rank}.txt", "w")).write(str(error))
+        path_error.close()
+    dist.destroy_process_group()
+
+
+def test_ddp_in_two_processes(tmp_path):
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.multiprocessing.spawn(train_in_a_process, (port, str(tmp_path)), nprocs=2)
+    one, two = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert "Prune before wrapping" in (tmp_path / "0.txt").read_text()

@@ -1,0 +1,180 @@
+"""Algorithm 1 as a user calls it."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from networks import KINDS, make
+from torch import nn
+
+import snip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prunes_exactly_and_leaves_the_survivors_alone(kind):
+    model, batch = make(kind)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    masks = snip.prune(model, batch, sparsity=0.6)
+    assert masks.kept == round(masks.total * 0.4)
+    masks.check(model)
+    for name, parameter in model.named_parameters():
+        kept = masks[name] if name in masks else torch.ones_like(before[name]).bool()
+        assert torch.equal(parameter[kept], before[name][kept])
+
+
+def test_it_is_the_composition_of_its_stages():
+    model, batch = make("conv")
+    twin = copy.deepcopy(model)
+    masks = snip.prune(model, batch, sparsity=0.6)
+    scores = snip.connection_sensitivity(twin, batch)
+    staged = snip.select(scores, sparsity=0.6)
+    staged.apply(twin)
+    assert staged == masks
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True)
+    )
+
+
+def test_keeps_the_most_sensitive_connections():
+    model, batch = make("mlp")
+    scores = snip.connection_sensitivity(model, batch)
+    masks = snip.prune(model, batch, sparsity=0.6)
+    kept = torch.cat([scores[n][masks[n]] for n in masks])
+    lost = torch.cat([scores[n][~masks[n]] for n in masks])
+    assert kept.min() >= lost.max()
+
+
+def test_provenance_says_what_was_done(tmp_path):
+    model, (inputs, targets) = make("conv")
+    loader = [(inputs[:3], targets[:3]), (inputs[3:], targets[3:])]
+    masks = snip.prune(model, loader, sparsity=0.6, reduction="sum_of_abs")
+    masks.save(tmp_path / "m.safetensors")
+    note = snip.Masks.load(tmp_path / "m.safetensors").provenance
+    assert note["method"] == "snip"
+    assert (note["sparsity_asked"], note["kept"], note["total"]) == (0.6, masks.kept, masks.total)
+    assert (note["batches"], note["samples"], note["reduction"]) == (2, 5, "sum_of_abs")
+    assert note["loss"] == "cross_entropy"
+    assert note["seed"] == torch.initial_seed()
+    assert note["protocol"] == "train-scored"
+    assert note["input_shape"] == [2, 4, 4]
+    assert note["left_out"]["norm.weight"] == "normalisation layer"
+    assert note["versions"]["torch"] == str(torch.__version__)
+    assert note["uses"]["conv.weight"] == 16
+
+
+def test_a_generator_of_batches_and_a_loss_of_ones_own():
+    model, (inputs, targets) = make("mlp")
+
+    def loss(model, batch):
+        return F.mse_loss(model(batch["x"]), F.one_hot(batch["y"], 3).float())
+
+    batches = ({"x": inputs[i : i + 1], "y": targets[i : i + 1]} for i in range(5))
+    masks = snip.prune(model, batches, sparsity=0.5, loss_fn=loss)
+    assert masks.provenance["batches"] == 5
+    assert "loss" in masks.provenance["loss"]
+
+
+def test_both_protocols():
+    model, batch = make("mlp")
+    redrawn = copy.deepcopy(model)
+    masks = snip.prune(model, batch, sparsity=0.6)
+    other = snip.prune(redrawn, batch, sparsity=0.6, redraw="vs")
+    assert other == masks
+    assert other.provenance["protocol"] == "redraw"
+    masks.check(redrawn)
+    kept = masks["first.weight"]
+    assert not torch.equal(model.first.weight[kept], redrawn.first.weight[kept])
+    assert redrawn.first.weight[kept].all()
+
+    def mine(model):
+        for parameter in model.parameters():
+            nn.init.constant_(parameter, 3.0)
+
+    third, batch = make("mlp")
+    masks = snip.prune(third, batch, sparsity=0.6, redraw=mine)
+    assert third.first.weight[masks["first.weight"]].eq(3).all()
+    masks.check(third)
+
+
+def test_pruning_further_stays_inside():
+    model, batch = make("mlp")
+    first = snip.prune(model, batch, sparsity=0.5)
+    second = snip.prune(model, batch, sparsity=0.8)
+    assert second.kept == round(second.total * 0.2)
+    assert (first & second) == second
+    with pytest.raises(snip.InputError, match="pruned already"):
+        snip.prune(model, batch, sparsity=0.5)
+    assert snip.held_masks(model) == second
+
+
+def test_idempotent_at_the_same_sparsity():
+    model, batch = make("mlp")
+    first = snip.prune(model, batch, sparsity=0.8)
+    again = snip.prune(model, batch, sparsity=0.8)
+    assert first == again
+
+
+def test_sparsity_zero_keeps_everything():
+    model, batch = make("mlp")
+    before = model.first.weight.detach().clone()
+    assert snip.prune(model, batch, sparsity=0).sparsity == 0
+    assert torch.equal(model.first.weight, before)
+
+
+@pytest.mark.parametrize("sparsity", [95, 1.0, -1, float("nan"), 0.9999999])
+def test_bad_sparsity_changes_nothing(sparsity):
+    model, batch = make("mlp")
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(snip.InputError, match="sparsity"):
+        snip.prune(model, batch, sparsity=sparsity)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert snip.held_masks(model) is None
+
+
+def test_an_unknown_redraw_changes_nothing():
+    model, batch = make("mlp")
+    with pytest.raises(snip.InputError, match="'vs-h'"):
+        snip.prune(model, batch, sparsity=0.5, redraw="vs_he")
+    assert snip.held_masks(model) is None
+
+
+def test_zero_gradients_are_named():
+    model, batch = make("mlp")
+    nn.init.zeros_(model.second.weight)
+    with pytest.raises(snip.InputError, match="every connection sensitivity is zero"):
+        snip.prune(model, batch, sparsity=0.5)
+    assert snip.held_masks(model) is None
+
+
+def test_a_silent_layer_is_named():
+    model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
+    with pytest.warns(snip.SnipWarning, match=r"does not feel 'unused\.weight'"):
+        snip.prune(
+            model,
+            torch.randn(3, 2),
+            sparsity=0.1,
+            loss_fn=lambda m, x: m["used"](x).square().mean(),
+        )
+
+
+def test_an_empty_layer_is_named_with_the_fix():
+    model, batch = make("mlp")
+    with torch.no_grad():
+        model.second.weight.mul_(1e-4)
+        model.second.bias.zero_()
+        model.first.weight.mul_(100)
+    scores = snip.connection_sensitivity(model, batch)
+    assert scores["second.weight"].max() != scores["first.weight"].max()
+    with pytest.warns(
+        snip.SnipWarning, match=r"nothing is left of '(first|second)\.weight'.*floor"
+    ):
+        snip.prune(model, batch, sparsity=0.97)
+
+
+def test_a_tied_weight_is_pruned_once_in_both_places():
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 4, bias=False))
+    model[2].weight = model[0].weight
+    masks = snip.prune(model, (torch.randn(5, 4), torch.randint(0, 4, (5,))), sparsity=0.5)
+    assert masks.total == 16
+    assert torch.equal(model[2].weight != 0, masks["0.weight"])
