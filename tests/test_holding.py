@@ -4,10 +4,13 @@ import copy
 import inspect
 import io
 import pickle
+import socket
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from networks import KINDS, make
 from torch import nn
@@ -112,7 +115,7 @@ def test_every_kind_of_network(kind):
 def test_training_equals_training_of_c_times_w():
     """What is held is the paper's network: the same trajectory as an explicit product c * w."""
     model, (inputs, targets), masks = pruned()
-    weights = [model.first.weight.detach().clone().requires_grad_() for _ in range(1)][0]
+    weights = model.first.weight.detach().clone().requires_grad_()
     bias, out, out_bias = (
         p.detach().clone().requires_grad_()
         for p in (model.first.bias, model.second.weight, model.second.bias)
@@ -313,8 +316,6 @@ def test_masks_are_held_once_and_forward_is_untouched():
 
 
 def train_in_a_process(rank, port, path):
-    import torch.distributed as dist
-
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     torch.manual_seed(0)
@@ -328,14 +329,11 @@ def train_in_a_process(rank, port, path):
     try:
         snip.prune(wrapped, batch, sparsity=0.9)
     except snip.InputError as error:
-        (path_error := open(f"{path}/{rank}.txt", "w")).write(str(error))
-        path_error.close()
+        Path(path, f"{rank}.txt").write_text(str(error))
     dist.destroy_process_group()
 
 
 def test_ddp_in_two_processes(tmp_path):
-    import socket
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -161,7 +161,7 @@ def test_staying_within_masks():
         False,
         True,
     ]
-    with pytest.raises(snip.InputError, match="at least 0.5"):
+    with pytest.raises(snip.InputError, match=r"at least 0\.5"):
         snip.select(scores, sparsity=0.25, within=within)
 
 

@@ -1,6 +1,7 @@
 """Scores against their definition, over several batches, and without a trace."""
 
 import copy
+from itertools import pairwise
 
 import pytest
 import torch
@@ -61,7 +62,7 @@ def test_abs_of_sum_does_not_depend_on_how_the_data_is_cut(cuts):
     model = nn.Linear(3, 2).double()
     inputs, targets = torch.randn(12, 3).double(), torch.randint(0, 2, (12,))
     edges = [0, *cuts, 12]
-    pieces = [(inputs[a:b], targets[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [(inputs[a:b], targets[a:b]) for a, b in pairwise(edges)]
     whole = snip.connection_sensitivity(model, (inputs, targets))
     torch.testing.assert_close(snip.connection_sensitivity(model, pieces), whole)
 

@@ -1,0 +1,34 @@
+# `make demo` and `make test` set everything up by themselves, in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: demo test lint setup bench clean
+
+demo: $(READY)
+	$(BIN)/snip demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python bench/select.py
+	$(BIN)/python bench/hold.py
+	$(BIN)/python bench/prune.py
+
+setup: $(READY)
+
+# torch first and by its exact version: a looser request pulls gigabytes of CUDA.
+$(READY): pyproject.toml constraints.txt $(wildcard setup.py)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -c constraints.txt torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf .venv build dist src/*.egg-info

@@ -1,0 +1,99 @@
+"""What pruning costs: time over one forward+backward, and extra peak memory per parameter.
+
+    python bench/prune.py                        # WRN-22-8, batch 128: a few minutes
+    python bench/prune.py --model vgg-like --batch 32
+
+`snip.prune` stands beside the usual way (every score copied into one flat tensor, `torch.topk`).
+Peak memory is the resident set of a process of its own, beside one that only makes a training
+step's forward and backward pass; with few samples per batch the activations hide nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+
+import torch
+import torch.nn.functional as F
+from timing import best_times
+from torch import nn
+
+import snip
+from snip.models import build
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def step(model: nn.Module, batch: Batch) -> None:
+    """A training step's forward and backward pass."""
+    F.cross_entropy(model(batch[0]), batch[1]).backward()
+    model.zero_grad()
+
+
+def prune(model: nn.Module, batch: Batch) -> None:
+    """Ours."""
+    snip.prune(model, batch, sparsity=0.95)
+    snip.release(model)
+
+
+def concatenate(model: nn.Module, batch: Batch) -> None:
+    """The usual way: one flat copy of all scores, top-k, threshold."""
+    weights = list(snip.prunable_parameters(model).values())
+    gradients = torch.autograd.grad(F.cross_entropy(model(batch[0]), batch[1]), weights)
+    scores = [(w * g).abs() for w, g in zip(weights, gradients, strict=True)]
+    flat = torch.cat([score.flatten() for score in scores])
+    threshold = torch.topk(flat, round(flat.numel() * 0.05)).values[-1]
+    with torch.no_grad():
+        for weight, score in zip(weights, scores, strict=True):
+            weight.mul_((score >= threshold).to(weight.dtype))
+
+
+WAYS = {"step": step, "snip.prune": prune, "concatenate + topk": concatenate}
+
+
+def setting(name: str, batch: int) -> tuple[nn.Module, Batch]:
+    torch.manual_seed(0)
+    model = build(name)
+    shape = (1, 28, 28) if name.startswith(("lenet", "lstm", "gru")) else (3, 32, 32)
+    return model.eval(), (torch.randn(batch, *shape), torch.randint(0, 10, (batch,)))
+
+
+def peak_bytes(name: str, batch: int, way: str) -> int:
+    """Peak resident memory of a process that does one thing."""
+    command = [sys.executable, __file__, "--model", name, "--batch", str(batch), "--only", way]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="wrn-22-8")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--memory-batch", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=WAYS, help="one way, once; prints its peak memory")
+    options = parser.parse_args()
+    model, batch = setting(options.model, options.batch)
+    if options.only:
+        WAYS[options.only](model, batch)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        return
+    total = sum(p.numel() for p in snip.prunable_parameters(model).values())
+    print(f"{options.model}, {total:,} connections, {torch.get_num_threads()} threads")
+    turns = {way: (lambda work=work: work(model, batch)) for way, work in WAYS.items()}
+    times = best_times(turns, rounds=options.rounds)
+    for way in list(WAYS)[1:]:
+        ratio = times[way] / times["step"]
+        print(f"  time of {way:20} {ratio:6.3f} x one forward+backward (batch {options.batch})")
+    for size in (options.memory_batch, options.batch):
+        own = peak_bytes(options.model, size, "step")
+        for way in list(WAYS)[1:]:
+            extra = (peak_bytes(options.model, size, way) - own) / total
+            print(
+                f"  extra peak memory of {way:20} {extra:6.2f} bytes per parameter (batch {size})"
+            )
+
+
+if __name__ == "__main__":
+    main()
