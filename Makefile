@@ -17,7 +17,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
-	$(BIN)/python bench/select.py
+	$(BIN)/python bench/topk.py
 	$(BIN)/python bench/hold.py
 	$(BIN)/python bench/prune.py
 

@@ -3,7 +3,7 @@
 Floats are compared by their bits, as integers in the same order. Counting the values of the
 leading 16 bits over all tensors, then of the next 16 among those that share the decisive
 prefix, finds the k-th largest exactly. On 17M floats this takes a fifth of the time of
-`numpy.partition` and a thirtieth of `torch.topk` (bench/select.py), with a few megabytes.
+`numpy.partition` and a thirtieth of `torch.topk` (bench/topk.py), with a few megabytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Selecting 5% of 17M scores: ours, numpy.partition and torch.topk, as ratios in one run.
 
-python bench/select.py
+python bench/topk.py
 """
 
 from __future__ import annotations
