@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-CHUNK = 1 << 20  # elements in flight: bounds the temporary memory
+CHUNK = 1 << 18  # elements in flight: bounds the temporary memory
 DIGIT = 16
+_INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def keep_top(
@@ -26,18 +27,21 @@ def keep_top(
     `within` restricts the choice to the positions that are True in it.
     """
     wide = torch.float64 if _any_double(scores) else torch.float32
-    threshold = _kth_largest(scores, kept, within, wide) if kept else None
+    if kept == 0:
+        return {name: torch.zeros(score.shape, dtype=torch.bool) for name, score in scores.items()}
+    key = _kth_largest(scores, kept, within, wide)
+    threshold = _from_key(key, wide)
     masks = {}
-    missing = kept
     for name, score in scores.items():
-        parts = []
-        for key in _keys(score, _allowed(within, name), wide):
-            parts.append((key > threshold) if threshold is not None else key != key)
-        masks[name] = torch.cat(parts).view(score.shape) if parts else score.to(torch.bool)
-        missing -= int(masks[name].sum())
-    if threshold is not None:
-        _fill_ties(masks, scores, within, threshold, missing, wide)
-    return {name: mask.cpu() for name, mask in masks.items()}
+        allowed = _allowed(within, name)
+        masks[name] = (score.to(wide) > threshold).cpu().contiguous()
+        if allowed is not None:
+            masks[name] &= allowed.cpu()
+    missing = kept - sum(int(mask.sum()) for mask in masks.values())
+    for name, score in scores.items():
+        if missing:
+            missing -= _fill_ties(masks[name], score.to(wide) == threshold, within, name, missing)
+    return masks
 
 
 def _kth_largest(
@@ -76,36 +80,41 @@ def _keys(
     score: torch.Tensor, allowed: torch.Tensor | None, wide: torch.dtype
 ) -> Iterator[torch.Tensor]:
     """Scores as integers in the same order, a chunk at a time, in flat order."""
-    integer = torch.int32 if wide == torch.float32 else torch.int64
+    integer = _INTEGER[wide]
     lowest = torch.iinfo(integer).min  # no finite score has this key
     flags = None if allowed is None else allowed.to(score.device).reshape(-1)
     for start in range(0, score.numel(), CHUNK):
         # Adding zero turns -0.0 into +0.0: the two are equal and must tie.
         bits = (score.reshape(-1)[start : start + CHUNK].to(wide) + 0.0).view(integer)
-        key = torch.where(bits < 0, bits ^ torch.iinfo(integer).max, bits)
+        # Negative floats order backwards by their bits: flip all but the sign.
+        key = bits ^ ((bits >> (torch.finfo(wide).bits - 1)) & torch.iinfo(integer).max)
         if flags is not None:
-            key = key.masked_fill_(~flags[start : start + CHUNK], lowest)
+            key.masked_fill_(~flags[start : start + CHUNK], lowest)
         yield key
 
 
+def _from_key(key: int, wide: torch.dtype) -> torch.Tensor:
+    """The score whose key this is."""
+    integer = _INTEGER[wide]
+    return torch.tensor(key if key >= 0 else key ^ torch.iinfo(integer).max, dtype=integer).view(
+        wide
+    )
+
+
 def _fill_ties(
-    masks: dict[str, torch.Tensor],
-    scores: Mapping[str, torch.Tensor],
+    mask: torch.Tensor,
+    ties: torch.Tensor,
     within: Mapping[str, torch.Tensor] | None,
-    threshold: int,
+    name: str,
     missing: int,
-    wide: torch.dtype,
-) -> None:
-    """Among scores equal to the threshold the lowest (parameter, flat index) wins."""
-    for name, score in scores.items():
-        start = 0
-        for key in _keys(score, _allowed(within, name), wide):
-            if missing == 0:
-                return
-            ties = torch.nonzero(key == threshold).flatten()[:missing]
-            masks[name].view(-1)[ties + start] = True
-            missing -= len(ties)
-            start += len(key)
+) -> int:
+    """Among scores equal to the threshold the lowest flat index wins; returns how many won."""
+    ties, allowed = ties.cpu(), _allowed(within, name)
+    if allowed is not None:
+        ties &= allowed.cpu()
+    winners = torch.nonzero(ties.reshape(-1)).flatten()[:missing]
+    mask.view(-1)[winners] = True
+    return len(winners)
 
 
 def _allowed(within: Mapping[str, torch.Tensor] | None, name: str) -> torch.Tensor | None:
