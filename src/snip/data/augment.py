@@ -28,9 +28,17 @@ def flip_half(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return images
 
 
-def crop_at_random(padded: np.ndarray, margin: int, rng: np.random.Generator) -> np.ndarray:
-    """Cut one window out of each image [N, C, H+2m, W+2m]: a shift by up to m pixels."""
-    height, width = (size - 2 * margin for size in padded.shape[2:])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(2, 3))
-    down, right = rng.integers(0, 2 * margin + 1, size=(2, len(padded)))
-    return windows[np.arange(len(padded)), :, down, right]
+def shift_at_random(
+    images: np.ndarray, margin: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Move each image by up to `margin` pixels; 1 where the result holds image, 0 on its border."""
+    count, channels, height, width = images.shape
+    down, right = rng.integers(0, 2 * margin + 1, size=(2, count))
+    centre = (..., slice(margin, margin + height), slice(margin, margin + width))
+    padded = np.zeros((count, channels, height + 2 * margin, width + 2 * margin), images.dtype)
+    padded[centre] = images
+    inside = np.zeros(padded.shape[2:], dtype=np.float32)
+    inside[centre] = 1
+    windows = np.lib.stride_tricks.sliding_window_view
+    moved = windows(padded, (height, width), axis=(2, 3))[np.arange(count), :, down, right]
+    return moved, windows(inside, (height, width))[down, right][:, None]

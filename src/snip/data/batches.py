@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from snip.data import randomness
-from snip.data.augment import Augmentation, crop_at_random, flip_half
+from snip.data.augment import Augmentation, flip_half, shift_at_random
 from snip.data.split import Split
 from snip.errors import InputError, KindError
 
@@ -33,9 +33,9 @@ class Batches:
         self.split, self.batch_size, self.augment = split, batch_size, augment
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         # (x / 255 - mean) / std as one multiply and one add per pixel.
-        exact_mean, exact_std = (value.double().reshape(-1, 1, 1) for value in (mean, std))
-        self._scale = (1 / (255 * exact_std)).float()
-        self._shift = (-exact_mean / exact_std).float()
+        exact_mean, exact_std = (v.double().numpy().reshape(-1, 1, 1) for v in (mean, std))
+        self._scale = (1 / (255 * exact_std)).astype(np.float32)
+        self._shift = (-exact_mean / exact_std).astype(np.float32)
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -66,27 +66,34 @@ class Batches:
         self, order: np.ndarray, epoch: int, index: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows = order[index * self.batch_size : (index + 1) * self.batch_size]
+        # numpy, not torch: on a busy machine small threaded operations wait for each other.
         raw = self.split.images.numpy()[rows]
-        labels = self.split.labels[torch.from_numpy(rows)]
+        labels = self.split.labels.numpy()[rows]
         if self.augment is None:
-            return self._normalized(torch.from_numpy(raw)), labels
-        rng = randomness.stream(randomness.AUGMENT, self.seed, epoch, index)
-        return self._augmented(raw, self.augment, rng), labels
+            images = self._normalized(raw)
+        else:
+            rng = randomness.stream(randomness.AUGMENT, self.seed, epoch, index)
+            images = self._augmented(raw, self.augment, rng)
+        return torch.from_numpy(images), torch.from_numpy(labels)
 
     def _augmented(
         self, raw: np.ndarray, augment: Augmentation, rng: np.random.Generator
-    ) -> torch.Tensor:
+    ) -> np.ndarray:
         if augment.flip:
             raw = flip_half(raw, rng)
-        images, margin = self._normalized(torch.from_numpy(raw)), augment.translate
-        if not margin:
-            return images
-        # Zeros enter after normalisation, as in the authors' code: the border has the mean colour.
-        padded = torch.nn.functional.pad(images, (margin, margin, margin, margin))
-        return torch.from_numpy(crop_at_random(padded.numpy(), margin, rng))
+        if not augment.translate:
+            return self._normalized(raw)
+        raw, inside = shift_at_random(raw, augment.translate, rng)
+        images = self._normalized(raw)
+        # The border is zero after normalisation, as in the authors' code: it has the mean colour.
+        images *= inside
+        return images
 
-    def _normalized(self, raw: torch.Tensor) -> torch.Tensor:
-        return raw.float().mul_(self._scale).add_(self._shift)
+    def _normalized(self, raw: np.ndarray) -> np.ndarray:
+        images = raw.astype(np.float32)
+        images *= self._scale
+        images += self._shift
+        return images
 
 
 def _check_batch_size(batch_size: int, images: int, drop_last: bool) -> None:

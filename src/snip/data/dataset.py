@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from snip.data import randomness
@@ -96,15 +97,17 @@ def channel_statistics(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     """Mean and std per channel of uint8 images [N, C, H, W] after division by 255."""
     if not images.numel():
         raise InputError("no training images: their mean and std are not defined.")
-    total = torch.zeros(images.shape[1], dtype=torch.int64)
-    squares = torch.zeros_like(total)
+    pixels = images.flatten(2).numpy()
+    total = np.zeros(images.shape[1], dtype=np.int64)
+    squares = np.zeros_like(total)
     # Whole numbers, so that the sums are exact; chunks that stay in the processor's cache.
-    for chunk in images.flatten(2).split(64):
-        values = chunk.int()
+    for start in range(0, len(pixels), 64):
+        values = pixels[start : start + 64].astype(np.int32)
         total += values.sum(2).sum(0)
-        squares += values.square_().sum(2).sum(0)
-    count = images.numel() // images.shape[1]
-    mean = total.double() / count
-    std = (squares.double() / count - mean**2).clamp_(min=0).sqrt_()
+        values *= values
+        squares += values.sum(2).sum(0)
+    count = pixels.shape[0] * pixels.shape[2]
+    mean = total / count
+    std = np.sqrt(np.maximum(squares / count - mean**2, 0))
     std[std == 0] = 255.0  # a constant channel becomes zeros, not NaN
-    return (mean / 255).float(), (std / 255).float()
+    return torch.from_numpy(mean / 255).float(), torch.from_numpy(std / 255).float()

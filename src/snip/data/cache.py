@@ -1,0 +1,64 @@
+"""Keep decoded images between runs: an array under the fingerprint of what it came from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from snip import files
+from snip.errors import FileError
+
+
+def cache_folder() -> Path:
+    """SNIP_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("SNIP_CACHE")
+    if chosen:
+        return Path(os.path.expanduser(chosen))
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "snip"
+
+
+def fingerprint(*words: object) -> str:
+    """A short digest of everything that a cached array depends on."""
+    return hashlib.sha256(repr(words).encode()).hexdigest()[:24]
+
+
+def cached(key: str, shape: tuple[int, ...], make: Callable[[], np.ndarray]) -> np.ndarray:
+    """The uint8 array stored under `key`, or what `make` returns, stored for the next time."""
+    folder = cache_folder() / "decoded"
+    for path in _candidates(folder, key):
+        array = _read(path, shape)
+        if array is not None:
+            return array
+    array = make()
+    # The name carries the content's digest: one file, put in place in one move, checks itself.
+    path = folder / f"{key}-{_digest(array)}.npy"
+    with suppress(FileError):  # a cache that cannot be written is no reason to stop
+        files.write_with(path, lambda temporary: np.save(temporary, array, allow_pickle=False))
+    return array
+
+
+def _candidates(folder: Path, key: str) -> list[Path]:
+    try:
+        return sorted(folder.glob(f"{key}-*.npy"))
+    except OSError:
+        return []
+
+
+def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
+    """The array of a cache file, or None if the file is not exactly what was written."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    whole = isinstance(array, np.ndarray) and array.dtype == np.uint8 and array.shape == shape
+    return array if whole and path.stem.endswith(f"-{_digest(array)}") else None
+
+
+def _digest(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:24]

@@ -1,0 +1,108 @@
+"""The idx files of MNIST and Fashion-MNIST, plain or gzip."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from math import prod
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+
+from snip.data.reading import reading, unreadable
+from snip.data.spec import Content, Reader, Spec
+from snip.data.split import Split
+
+# gzip first: it carries a checksum. The dotted names are those of some re-uploads.
+_ENDINGS = ("-idx{}-ubyte.gz", "-idx{}-ubyte", ".idx{}-ubyte.gz", ".idx{}-ubyte")
+_MNIST_FIRST_LABELS = (5, 0, 4, 1, 9, 2, 1, 3, 1, 4)
+
+
+def idx_layout(folder: Path, spec: Spec) -> Reader | None:
+    """The reader of a folder with train-images-idx3-ubyte(.gz) and its three companions."""
+    if _file(folder, "train-images", 3) is None:
+        return None
+    return lambda: read_folder(folder, spec)
+
+
+def read_folder(folder: Path, spec: Spec) -> Content:
+    """The four idx files of one folder, checked against each other."""
+    train, test = (_read_split(folder, part, spec.shape) for part in ("train", "t10k"))
+    if spec.name != "mnist" and tuple(train.labels[:10].tolist()) == _MNIST_FIRST_LABELS:
+        raise unreadable(
+            folder,
+            f"these are MNIST's files, not {spec.name}'s: the names are the same",
+            f"put the files of {spec.name} into a folder called {spec.folders[0]}",
+        )
+    return Content(train, test)
+
+
+def read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """The uint8 array of one idx file with so many dimensions."""
+    with reading(path), path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not packed:
+            return _parse(file, path, dimensions)
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            return _parse(unpacked, path, dimensions)  # type: ignore[arg-type]
+
+
+def _parse(file: BinaryIO, path: Path, dimensions: int) -> np.ndarray:
+    header = file.read(4 + 4 * dimensions)
+    if len(header) < 4 + 4 * dimensions:
+        raise EOFError("the file ends within its header")
+    magic, *shape = struct.unpack(f">{1 + dimensions}I", header)
+    if magic != 0x0800 + dimensions:
+        raise ValueError(f"the magic number is {magic}, not {0x0800 + dimensions}")
+    size = prod(shape)
+    if size > 1 << 31:
+        raise ValueError(f"the header claims {size} bytes")
+    data = np.empty(size, dtype=np.uint8)
+    filled = _fill(file, data)
+    if filled < size:
+        raise EOFError(f"the header promises {size} bytes, {filled} are there")
+    if file.read(1):  # reading on also makes gzip verify its checksum
+        raise ValueError(f"more than the {size} bytes that the header promises")
+    return data.reshape(shape)
+
+
+def _fill(file: BinaryIO, data: np.ndarray) -> int:
+    view, filled = data.data, 0
+    while filled < len(view):
+        got = file.readinto(view[filled:])  # type: ignore[attr-defined]
+        if not got:
+            break
+        filled += got
+    return filled
+
+
+def _read_split(folder: Path, part: str, shape: tuple[int, int, int]) -> Split:
+    paths = [_file(folder, f"{part}-{kind}", n) for kind, n in (("images", 3), ("labels", 1))]
+    for path, kind, n in zip(paths, ("images", "labels"), (3, 1), strict=True):
+        if path is None:
+            raise unreadable(
+                folder / f"{part}-{kind}-idx{n}-ubyte.gz", "no such file", "put it there"
+            )
+    images_path, labels_path = (path for path in paths if path is not None)
+    images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
+    if images.shape[1:] != shape[1:]:
+        raise unreadable(
+            images_path,
+            f"its images are {images.shape[1]}x{images.shape[2]}, not {shape[1]}x{shape[2]}",
+            "this is another data set; put the right file there",
+        )
+    if len(images) != len(labels):
+        raise unreadable(
+            labels_path,
+            f"{len(labels)} labels for {len(images)} images",
+            "fetch both files again",
+        )
+    return Split(torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64)))
+
+
+def _file(folder: Path, stem: str, dimensions: int) -> Path | None:
+    candidates = (folder / (stem + ending.format(dimensions)) for ending in _ENDINGS)
+    return next((path for path in candidates if path.is_file()), None)

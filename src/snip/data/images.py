@@ -1,0 +1,69 @@
+"""Decode many small PNG or JPEG images into one array of bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from snip.data.reading import unreadable
+from snip.errors import InputError
+from snip.progress import track
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+def missing_extra(package: str) -> InputError:
+    """The error for an optional package that is not installed."""
+    return InputError(
+        f"this data set is stored as encoded images, and reading them needs {package}: "
+        "run  pip install 'snip-prune[data]'"
+    )
+
+
+def is_jpeg(blob: bytes) -> bool:
+    """True if an encoded image starts as JPEG files do."""
+    return blob.startswith(b"\xff\xd8\xff")
+
+
+def decoder_version() -> str:
+    """Names the decoder: another version may round a JPEG's pixels differently."""
+    return f"pillow {_pillow().__version__}"
+
+
+def decode_images(
+    blobs: Iterable[tuple[str, bytes]], *, count: int, shape: tuple[int, int, int], where: Path
+) -> np.ndarray:
+    """(name, encoded image) pairs to uint8 [N, C, H, W], with a progress bar when it is long."""
+    pillow, mode = _pillow(), {1: "L", 3: "RGB"}[shape[0]]
+    pixels = np.empty((count, *shape[1:], shape[0]), dtype=np.uint8)
+    done = 0
+    for name, blob in track(blobs, description=f"reading {where.name}", total=count):
+        try:
+            with pillow.open(io.BytesIO(blob), formats=("PNG", "JPEG")) as image:
+                _check_size(image, shape)
+                pixels[done] = np.asarray(image.convert(mode)).reshape(pixels.shape[1:])
+        except Exception as error:  # pillow raises its own kinds, SyntaxError and struct.error too
+            raise unreadable(where, f"image {name}: {error}") from error
+        done += 1
+    if done != count:
+        raise unreadable(where, f"{done} images instead of {count}")
+    return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+
+
+def _check_size(image: Any, shape: tuple[int, int, int]) -> None:
+    if (image.height, image.width) != shape[1:]:
+        # Before a pixel is decoded: a small file can claim to be an enormous image.
+        raise ValueError(f"{image.height}x{image.width} pixels, not {shape[1]}x{shape[2]}")
+
+
+def _pillow() -> ModuleType:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise missing_extra("pillow") from error
+    return Image

@@ -1,0 +1,56 @@
+"""What is known of a data set before a byte of it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from snip.data.augment import Augmentation
+from snip.data.split import Split
+
+
+class Content(NamedTuple):
+    """What a reader found: two splits, and whether their pixels went through JPEG."""
+
+    train: Split
+    test: Split
+    jpeg: bool = False
+
+
+Reader = Callable[[], Content]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way in which a set lies in a folder."""
+
+    recognize: Callable[[Path, Spec], Reader | None]  # None: it does not lie there in this way
+    distinct: bool = False  # its file names belong to this set alone
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file on the data set's public home, with the only content that is accepted."""
+
+    name: str
+    sha256: str
+    urls: tuple[str, ...]  # tried in this order
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape, names, layouts and home of one data set."""
+
+    name: str
+    shape: tuple[int, int, int]  # channels, height, width
+    classes: int
+    per_class: int  # training images per class of the whole set
+    folders: tuple[str, ...]  # what users call its folder; case, '-' and '_' do not count
+    layouts: tuple[Layout, ...]  # the genuine files first, re-encoded ones last
+    advice: str  # what to put where, for the refusal
+    test_split: tuple[str, ...] = ("test",)  # names of the test part in parquet files
+    lossless: bool = True  # the genuine pixels never went through JPEG
+    remotes: tuple[Remote, ...] = ()
+    augment: Augmentation | None = None
