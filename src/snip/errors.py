@@ -24,6 +24,14 @@ class FileError(InputError, OSError):
 def nearest(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for an unknown name, with the nearest known one."""
     names = sorted(known)
-    close = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.4)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    plain = {_letters(known_name): known_name for known_name in names}
+    wanted = _letters(str(name))
+    # "lenet5" is the beginning of "lenet-5-caffe", though "alexnet-s" shares as many letters.
+    close = [p for p in plain if wanted and p.startswith(wanted)]
+    close = close or difflib.get_close_matches(wanted, plain, n=1, cutoff=0.4)
+    hint = f"did you mean {plain[close[0]]!r}? " if close else ""
     return InputError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}.")
+
+
+def _letters(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())

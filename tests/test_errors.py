@@ -1,0 +1,22 @@
+"""Unknown names come with the one that was probably meant."""
+
+import pytest
+
+from snip.errors import FileError, nearest
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("lenet5", "lenet-5-caffe"), ("LeNet_300", "lenet-300-100"), ("vgg like", "vgg-like")],
+)
+def test_the_nearest_name_is_suggested(name, meant):
+    known = ["alexnet-s", "lenet-300-100", "lenet-5-caffe", "vgg-c", "vgg-like"]
+    assert f"did you mean '{meant}'?" in str(nearest("model", name, known))
+
+
+def test_a_name_like_no_other_gets_the_list_alone():
+    assert str(nearest("model", "zzz", ["a", "b"])) == "unknown model 'zzz': Known: a, b."
+
+
+def test_file_errors_print_their_sentence():
+    assert str(FileError("cannot write x")) == "cannot write x"
