@@ -1,0 +1,65 @@
+"""Numbers that follow paths: 0 is "always zero", 1 is "may be something".
+
+The probe runs a network on such numbers and differentiates twice. The first backward pass, from
+the outputs, tells what the outputs can feel; its own derivative, from the inputs, tells what
+lies on a path between the two. A bias makes a unit something, but is no path from the input;
+and a product passes x wherever the other factor is something, gates included.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+DTYPE = torch.float32  # sums of ones never round to zero
+
+
+class _Something(torch.autograd.Function):
+    """1 where a value is not zero, so that nothing over- or underflows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return (x != 0).to(DTYPE)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        # The second pass differentiates the first and must not come back here: a weight that
+        # only scales someone else's path (as a constant factor) is not on a path itself.
+        return _Felt.apply(gradients[0]) if torch.is_grad_enabled() else None
+
+
+class _Felt(torch.autograd.Function):
+    """1 where a gradient of the first pass is not zero; the same for that of the second."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return (gradient != 0).to(DTYPE)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return (gradients[0] != 0).to(DTYPE)
+
+
+def something(x: torch.Tensor) -> torch.Tensor:
+    """Back to 0 and 1, after anything that sums or multiplies."""
+    result: torch.Tensor = _Something.apply(x)
+    return result
+
+
+def ones(shape: Any, device: torch.device) -> torch.Tensor:
+    """A new leaf that is something everywhere."""
+    return torch.ones(shape, dtype=DTYPE, device=device, requires_grad=True)
+
+
+def constant(x: Any) -> Any:
+    """A number or constant tensor as non-negative and finite; a followed tensor as it is."""
+    if isinstance(x, torch.Tensor):
+        if not x.is_floating_point() or (x.requires_grad and x.dtype == DTYPE):
+            return x
+        if x.requires_grad:
+            return x.to(DTYPE)
+        return torch.where(x.isfinite(), x.abs(), 0).to(DTYPE)
+    if isinstance(x, (int, float)) and not isinstance(x, bool):
+        return abs(x) if abs(x) != float("inf") else 0
+    return x
