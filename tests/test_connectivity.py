@@ -435,3 +435,46 @@ def test_example_input_has_shape_and_type():
     example = example_input(nn.Linear(3, 2), [4, 3], "int64")
     assert example.shape == (1, 4, 3)
     assert example.dtype == torch.int64
+
+
+class Blocks(nn.Module):
+    """Convolutions with groups and stride, a projected shortcut, pooling and a gate."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Conv2d(2, 6, 3, stride=2, padding=1, bias=False)
+        self.b = nn.Conv2d(6, 6, 3, padding=1, groups=3, bias=False)
+        self.short = nn.Conv2d(2, 6, 1, stride=2, bias=False)
+        self.gate = nn.Linear(6, 6, bias=False)
+        self.up = nn.ConvTranspose2d(6, 4, 2, groups=2, bias=False)
+        self.fc = nn.Linear(4, 3, bias=False)
+
+    def forward(self, x):
+        x = torch.tanh(self.b(torch.tanh(self.a(x)))) - self.short(x)
+        x = x * torch.sigmoid(self.gate(x.mean((2, 3))))[:, :, None, None]
+        return self.fc(self.up(F.avg_pool2d(x, 2)).mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [
+        (Blocks, (2, 8, 8)),
+        (lambda: Last(nn.LSTM(3, 5, num_layers=2, batch_first=True, bias=False), 5), (3, 3)),
+        (lambda: Last(nn.GRU(3, 5, batch_first=True, bias=False, bidirectional=True), 10), (3, 3)),
+        (SelfAttention, (3, 2)),
+    ],
+)
+@pytest.mark.parametrize("seed", range(10))
+def test_effective_is_where_a_real_gradient_is_not_zero(build, shape, seed):
+    """Without biases, and with activations that are zero only at zero, both say the same."""
+    torch.manual_seed(seed)
+    model = build().double()
+    masks = random_masks(model, density=0.2)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.randn_like(parameter) * masks[name])
+    found = probe(model, masks, torch.zeros(1, *shape))
+    output = model(torch.randn(4, *shape, dtype=torch.float64))
+    (output * torch.randn_like(output)).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(found.effective[name], (parameter.grad != 0) & masks[name]), name
