@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +13,11 @@ from torch import nn
 
 from snip import files
 from snip.errors import FileError
+from snip.prune import SnipWarning
 from snip.training.config import TrainConfig
 
 FORMAT = 1
-PARTS = ("format", "identity", "model", "optimizer", "rng", "state")
+PARTS = ("format", "identity", "model", "optimizer", "rng", "state", "threads")
 
 
 def save_checkpoint(
@@ -34,6 +36,7 @@ def save_checkpoint(
         "optimizer": optimizer.state_dict(),
         "rng": random_state(),
         "state": dict(state),
+        "threads": torch.get_num_threads(),
     }
     files.write_with(path, lambda temporary: torch.save(content, temporary))
 
@@ -70,6 +73,7 @@ def restore(
     content = load_checkpoint(path)
     _same_run(path, content["identity"], identity)
     _same_network(path, content["model"], model)
+    _warn_of_threads(content["threads"])
     try:
         optimizer.load_state_dict(content["optimizer"])
         model.load_state_dict(content["model"])
@@ -99,6 +103,17 @@ def _verify(path: Path) -> None:
         bad = archive.testzip()
     if bad is not None:
         raise zipfile.BadZipFile(f"the checksum of {bad} is wrong")
+
+
+def _warn_of_threads(theirs: int) -> None:
+    ours = torch.get_num_threads()
+    if theirs != ours:
+        warnings.warn(
+            f"this run began with {theirs} threads and goes on with {ours}: sums may differ in "
+            f"their last bits. torch.set_num_threads({theirs}) resumes it exactly.",
+            SnipWarning,
+            stacklevel=6,
+        )
 
 
 def _damaged(path: Path, reason: str) -> FileError:

@@ -1,0 +1,20 @@
+"""One whole run in a folder: the command line and the experiments are made of these."""
+
+from snip.runs.config import METHODS, OWN, PROTOCOLS, RunConfig
+from snip.runs.network import draw_network, resolve_model
+from snip.runs.result import RunResult
+from snip.runs.run import prepare, run, scoring_batches, seeds_of
+
+__all__ = [
+    "METHODS",
+    "OWN",
+    "PROTOCOLS",
+    "RunConfig",
+    "RunResult",
+    "draw_network",
+    "prepare",
+    "resolve_model",
+    "run",
+    "scoring_batches",
+    "seeds_of",
+]

@@ -1,0 +1,168 @@
+"""One run as a frozen value: what is pruned, how, and how it is trained; it names its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from snip.budgets import SCOPES, checked_sparsity
+from snip.errors import InputError, KindError, nearest
+from snip.initializers import INITIALIZERS
+from snip.models import IMAGES, MODELS
+from snip.sensitivity import REDUCTIONS
+from snip.training.config import TrainConfig, checked_number, checked_whole
+from snip.training.schedule import paper_schedule
+from snip.undisturbed import BATCH_NORM_MODES
+
+METHODS = ("snip",)
+PROTOCOLS = ("train-scored", "redraw")  # the paper's text; the authors' code
+OWN = "own"  # the initialiser of a user's network: what its function draws
+# What decides the masks alone: a dense reference is the same run whatever these are.
+SCORING = (
+    "method", "initializer", "score_batch_size", "score_batches", "reduction", "decay",
+    "scope", "floor", "batch_norm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A whole run. Empty names and zeros are filled in when the value is made."""
+
+    model: str  # a name in snip.models, or "package.module:function"
+    sparsity: float  # 0 trains the dense reference
+    dataset: str = ""  # the model's first
+    method: str = "snip"
+    protocol: str = "train-scored"
+    initializer: str = ""  # of the scored weights: "vs"; for a user's network "own"
+    train_initializer: str = ""  # of the trained weights: the same
+    score_batch_size: int = 0  # the training's batch size
+    score_batches: int = 1
+    reduction: str = "abs_of_sum"
+    decay: float = 0.9  # of reduction "ema"
+    scope: str = "global"
+    floor: float = 0.0
+    batch_norm: str = "eval"
+    seed: int = 0
+    train: TrainConfig | None = None  # the paper's schedule for the data set
+
+    def __post_init__(self) -> None:
+        """Fill in what was left open and refuse values that could only fail later."""
+        self._fill("dataset", _default_dataset(self.model))
+        self._fill("initializer", OWN if self.is_user_model else "vs")
+        if self.initializer == OWN and not self.is_user_model:
+            self._set("initializer", "vs")  # which is what the paper's networks draw
+        self._fill("train_initializer", self.initializer)
+        self._fill("train", paper_schedule(self.model, self.dataset))
+        if not isinstance(self.train, TrainConfig):
+            raise KindError(f"train is a {type(self.train).__name__}: give a TrainConfig.")
+        self._fill("score_batch_size", self.training.batch_size)
+        for name, known in self._choices().items():
+            if getattr(self, name) not in known:
+                raise nearest(name.replace("_", " "), getattr(self, name), known)
+        self._check_numbers()
+        self._check_together()
+
+    @property
+    def is_user_model(self) -> bool:
+        """Whether the model is a function of the user's."""
+        return ":" in self.model
+
+    @property
+    def training(self) -> TrainConfig:
+        """The training's configuration, with the run's seed."""
+        train = self.train or paper_schedule(self.model, self.dataset)
+        return dataclasses.replace(train, seed=self.seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON writes them; the training's seed is the run's."""
+        train = self.training.to_dict()
+        del train["seed"]
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)} | {"train": train}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
+        """The inverse of `to_dict`; a field that is missing has its default."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in data:
+            if name not in known:
+                raise nearest("run option", name, known)
+        train = data.get("train")
+        return cls(**{**data, "train": None if train is None else TrainConfig.from_dict(train)})
+
+    def identity(self) -> dict[str, Any]:
+        """What makes this run another than the next: its fields that are not at their default."""
+        # A field that is added later, at its default, leaves the names of older runs alone.
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        train_defaults = TrainConfig().to_dict()
+        ours = self.to_dict()
+        train = ours.pop("train")
+        skipped = SCORING if self.sparsity == 0 else ()
+        return {
+            **{k: v for k, v in ours.items() if v != defaults[k] and k not in skipped},
+            **{f"train.{k}": v for k, v in train.items() if v != train_defaults[k]},
+        }
+
+    @property
+    def folder_name(self) -> str:
+        """A readable name that differs for every configuration."""
+        digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+        pruned = f"{self.method}-{self.sparsity:g}" if self.sparsity else "dense"
+        parts = [self.model, self.dataset, pruned]
+        parts += [self.protocol] if self.protocol == "redraw" else []
+        parts += [f"{self.training.iterations}it", f"seed{self.seed}", digest[:8]]
+        return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts)
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _fill(self, name: str, value: Any) -> None:
+        if not getattr(self, name):
+            self._set(name, value)
+
+    def _choices(self) -> dict[str, tuple[str, ...]]:
+        initializers = (*INITIALIZERS, OWN) if self.is_user_model else tuple(INITIALIZERS)
+        return {
+            "method": METHODS,
+            "protocol": PROTOCOLS,
+            "initializer": initializers,
+            "train_initializer": initializers,
+            "reduction": REDUCTIONS,
+            "scope": SCOPES,
+            "batch_norm": BATCH_NORM_MODES,
+        }
+
+    def _check_numbers(self) -> None:
+        self._set("sparsity", checked_sparsity(self.sparsity))
+        self._set("floor", checked_number("floor", self.floor))
+        self._set("decay", checked_number("decay", self.decay, below=1))
+        checked_whole("score_batch_size", self.score_batch_size, least=1)
+        checked_whole("score_batches", self.score_batches, least=1)
+        checked_whole("seed", self.seed, least=0)
+
+    def _check_together(self) -> None:
+        if self.train is not None and self.train.seed not in (0, self.seed):
+            raise InputError(
+                f"the training has seed {self.train.seed} and the run {self.seed}: "
+                "a run has one seed, give it to the run alone."
+            )
+        self._set("train", dataclasses.replace(self.training, seed=0))
+        if self.protocol == "train-scored" and self.train_initializer != self.initializer:
+            raise InputError(
+                f"initializer {self.initializer!r} is scored and {self.train_initializer!r} is to "
+                "be trained, but protocol 'train-scored' trains the scored weights: use 'redraw'."
+            )
+
+
+def _default_dataset(model: str) -> str:
+    if not isinstance(model, str) or not model:
+        raise InputError(f"model is {model!r}: give a name, or 'package.module:function'.")
+    if ":" in model:
+        return next(iter(IMAGES))
+    if model not in MODELS:
+        raise nearest("model", model, MODELS)
+    return MODELS[model].datasets[0]

@@ -1,0 +1,91 @@
+"""What a run came to, with all that is needed to repeat and to compare it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from snip.errors import FileError
+from snip.runs.config import RunConfig
+from snip.runs.folder import RESULT, read_json
+from snip.training.journal import METRICS
+from snip.training.metrics import Metrics, read_metrics
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One finished run; errors and sparsities are fractions."""
+
+    config: RunConfig
+    folder: Path
+    sparsity_asked: float
+    sparsity: float
+    kept: int
+    total: int
+    test_error: float  # of the model that validation selects: the result
+    test_loss: float
+    valid_error: float | None
+    selected_iteration: int
+    final_test_error: float  # of the model after the last step
+    best_test_error: float  # the lowest on the way, selected on test data as the authors do
+    protocol: str
+    seeds: dict[str, int]
+    dataset_note: str
+    seconds: float
+    steps_per_second: float
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    device: str
+    threads: int  # another number may change sums in their last bits
+    date: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON writes them, without the place of the folder."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        del fields["folder"]
+        return fields | {"config": self.config.to_dict()}
+
+    @classmethod
+    def read(cls, folder: Path) -> RunResult:
+        """The result that a finished run left in its folder."""
+        data = read_json(folder / RESULT)
+        try:
+            data["config"] = RunConfig.from_dict(data["config"])
+            return cls(folder=folder, **data)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileError(
+                f"{folder / RESULT} is damaged or of another version ({error}): "
+                "delete it and run again, the checkpoint beside it keeps the work."
+            ) from error
+
+    def history(self) -> list[Metrics]:
+        """The evaluations on the way, from the folder's metrics.jsonl."""
+        return read_metrics(self.folder / METRICS)
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """When and on what a result was made; nothing that names a person or a host."""
+    return {
+        "machine": {"cpu": cpu_name(), "cores": os.cpu_count()},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "threads": torch.get_num_threads(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def cpu_name() -> str:
+    """The processor's name as the system knows it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,212 @@
+"""One whole run: build, prune, train, test, all of it in a folder that names itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.data import load
+from snip.data.dataset import Dataset
+from snip.errors import InputError
+from snip.masks import Masks
+from snip.parameters import prunable_parameters
+from snip.prune import prune, versions
+from snip.report import report
+from snip.runs import folder as layout
+from snip.runs.config import RunConfig
+from snip.runs.network import draw_network, redraw_network
+from snip.runs.result import RunResult, environment
+from snip.training.metrics import Metrics
+from snip.training.parts import Step, dense_step, seeded
+from snip.training.trainer import CHECKPOINT_SECONDS, MASKS, TrainResult, train
+
+
+def run(
+    config: RunConfig,
+    root: str | Path = "runs",
+    *,
+    folder: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    download: bool = False,
+    resume: bool = True,
+    device: str | torch.device = "cpu",
+    on_metrics: Callable[[Metrics], None] | None = None,
+    step: Step = dense_step,
+    progress: bool = True,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> RunResult:
+    """Do one run in `root`, resume it, or return its result at once if it is finished.
+
+    `folder` is an exact place instead of one in `root` that is named by the configuration;
+    `resume=False` starts over.
+    """
+    place = Path(root) / config.folder_name if folder is None else Path(folder)
+    layout.require_own(place, config)
+    if resume and (place / layout.RESULT).exists():
+        return RunResult.read(place)
+    device = torch.device(device)
+    data_dir = None if data_dir is None else Path(data_dir)
+    dataset = load(config.dataset, data_dir=data_dir, download=download)
+    model, masks = prepare(config, dataset, device, saved=place / MASKS if resume else None)
+    if not resume:
+        layout.clear(place)
+    _write_start(place, config, model, masks)
+    trained = train(
+        model,
+        dataset,
+        config.training,
+        folder=place,
+        masks=masks,
+        resume=resume,
+        on_metrics=on_metrics,
+        step=step,
+        progress=progress,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    layout.write_weights(place / layout.MODEL, model.state_dict())
+    layout.write_weights(place / layout.SELECTED, trained.weights)
+    result = _result(config, place, dataset, model, masks, trained, device)
+    layout.write_json(place / layout.RESULT, result.to_dict())
+    return result
+
+
+def seeds_of(config: RunConfig) -> dict[str, int]:
+    """The seed of each use of chance; both protocols score the same draw on the same batch."""
+    scored = config.seed
+    return {
+        "run": config.seed,
+        "scored_draw": scored,
+        "trained_draw": scored if config.protocol == "train-scored" else _derived(scored, "redraw"),
+        "scoring_batch": _derived(config.seed, "scoring batch"),
+        "training": config.seed,  # order of the data, augmentation, dropout
+    }
+
+
+def prepare(
+    config: RunConfig,
+    dataset: Dataset,
+    device: torch.device | str = "cpu",
+    *,
+    saved: Path | None = None,
+) -> tuple[nn.Module, Masks | None]:
+    """The network as training begins: drawn, pruned, and drawn again if the protocol says so.
+
+    `saved`: a file with this run's masks, if there is one, in place of scoring again.
+    """
+    seeds = seeds_of(config)
+    trained: dict[str, Any] = {
+        "initializer": config.train_initializer,
+        "seed": seeds["trained_draw"],
+    }
+    if config.sparsity == 0:
+        return draw_network(config.model, config.dataset, **trained).to(device), None
+    if saved is not None and saved.exists():
+        masks = Masks.load(saved)
+        model = draw_network(config.model, config.dataset, **trained).to(device)
+        masks.apply(model)
+        return model, masks
+    model = draw_network(
+        config.model,
+        config.dataset,
+        initializer=config.initializer,
+        seed=seeds["scored_draw"],
+    ).to(device)
+
+    def redraw(network: nn.Module) -> None:
+        redraw_network(network, config.model, config.dataset, **trained)
+
+    masks = _pruned(config, dataset, model, redraw if config.protocol == "redraw" else None)
+    masks.provenance |= {"seeds": seeds, "dataset": dataset.name, "model": config.model}
+    return model, masks
+
+
+def scoring_batches(
+    config: RunConfig, dataset: Dataset
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Training images as they are, none of the validation part, chosen by the run's seed."""
+    train_part, _ = dataset.split_validation(config.training.validation)
+    wanted = config.score_batches * config.score_batch_size
+    if wanted > len(train_part):
+        raise InputError(
+            f"{config.score_batches} scoring batches of {config.score_batch_size} are {wanted:,} "
+            f"images, but {dataset.name} has {len(train_part):,} to train on: ask for fewer."
+        )
+    batches = replace(dataset, augment=None).training_batches(
+        config.score_batch_size, split=train_part, seed=seeds_of(config)["scoring_batch"]
+    )
+    return islice(batches, config.score_batches)
+
+
+def _pruned(
+    config: RunConfig,
+    dataset: Dataset,
+    model: nn.Module,
+    redraw: Callable[[nn.Module], None] | None,
+) -> Masks:
+    device = next(model.parameters()).device
+    batches = scoring_batches(config, dataset)
+    with seeded(config.seed, device):  # a network with dropout draws while it is scored
+        return prune(
+            model,
+            ((images.to(device), labels.to(device)) for images, labels in batches),
+            sparsity=config.sparsity,
+            scope=config.scope,
+            floor=config.floor,
+            reduction=config.reduction,
+            decay=config.decay,
+            batch_norm=config.batch_norm,
+            redraw=redraw,
+        )
+
+
+def _write_start(place: Path, config: RunConfig, model: nn.Module, masks: Masks | None) -> None:
+    """What is known before training; written only now that nothing of the input was refused."""
+    layout.write_json(place / layout.CONFIG, config.to_dict())
+    if masks is not None:
+        masks.save(place / MASKS)
+        layout.write_json(place / layout.REPORT, getattr(report(model, masks), "to_dict", dict)())
+
+
+def _result(
+    config: RunConfig,
+    place: Path,
+    dataset: Dataset,
+    model: nn.Module,
+    masks: Masks | None,
+    trained: TrainResult,
+    device: torch.device,
+) -> RunResult:
+    total = sum(p.numel() for p in prunable_parameters(model).values())
+    return RunResult(
+        config=config,
+        folder=place,
+        sparsity_asked=config.sparsity,
+        sparsity=masks.sparsity if masks else 0.0,
+        kept=masks.kept if masks else total,
+        total=masks.total if masks else total,
+        test_error=trained.selected.test_error,
+        test_loss=trained.selected.test_loss,
+        valid_error=trained.selected.valid_error,
+        selected_iteration=trained.selected.iteration,
+        final_test_error=trained.final.test_error,
+        best_test_error=trained.best_test,
+        protocol=config.protocol,
+        seeds=seeds_of(config),
+        dataset_note=dataset.note,
+        seconds=trained.seconds,
+        steps_per_second=trained.steps_per_second,
+        versions=versions(),
+        **environment(device),
+    )
+
+
+def _derived(seed: int, purpose: str) -> int:
+    """Another seed for another purpose, as unlike the first as chance makes it."""
+    return int.from_bytes(hashlib.sha256(f"{purpose} {seed}".encode()).digest()[:6], "big")
