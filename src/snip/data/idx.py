@@ -29,7 +29,7 @@ def idx_layout(folder: Path, spec: Spec) -> Reader | None:
 
 def read_folder(folder: Path, spec: Spec) -> Content:
     """The four idx files of one folder, checked against each other."""
-    train, test = (_read_split(folder, part, spec.shape) for part in ("train", "t10k"))
+    train, test = (_read_split(folder, part, spec) for part in ("train", "t10k"))
     if spec.name != "mnist" and tuple(train.labels[:10].tolist()) == _MNIST_FIRST_LABELS:
         raise unreadable(
             folder,
@@ -79,7 +79,7 @@ def _fill(file: BinaryIO, data: np.ndarray) -> int:
     return filled
 
 
-def _read_split(folder: Path, part: str, shape: tuple[int, int, int]) -> Split:
+def _read_split(folder: Path, part: str, spec: Spec) -> Split:
     paths = [_file(folder, f"{part}-{kind}", n) for kind, n in (("images", 3), ("labels", 1))]
     for path, kind, n in zip(paths, ("images", "labels"), (3, 1), strict=True):
         if path is None:
@@ -88,18 +88,18 @@ def _read_split(folder: Path, part: str, shape: tuple[int, int, int]) -> Split:
             )
     images_path, labels_path = (path for path in paths if path is not None)
     images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
-    if images.shape[1:] != shape[1:]:
+    _, height, width = spec.shape
+    if images.shape[1:] != (height, width):
         raise unreadable(
             images_path,
-            f"its images are {images.shape[1]}x{images.shape[2]}, not {shape[1]}x{shape[2]}",
+            f"its images are {images.shape[1]}x{images.shape[2]}, not {height}x{width}",
             "this is another data set; put the right file there",
         )
     if len(images) != len(labels):
-        raise unreadable(
-            labels_path,
-            f"{len(labels)} labels for {len(images)} images",
-            "fetch both files again",
-        )
+        reason = f"{len(labels)} labels for {len(images)} images"
+        raise unreadable(labels_path, reason, "fetch both files again")
+    if len(labels) and labels.max() >= spec.classes:
+        raise unreadable(labels_path, f"a label is {labels.max()}, not 0 to {spec.classes - 1}")
     return Split(torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64)))
 
 

@@ -40,19 +40,20 @@ def decode_images(
 ) -> np.ndarray:
     """(name, encoded image) pairs to uint8 [N, C, H, W], with a progress bar when it is long."""
     pillow, mode = _pillow(), {1: "L", 3: "RGB"}[shape[0]]
-    pixels = np.empty((count, *shape[1:], shape[0]), dtype=np.uint8)
+    pixels = np.empty((count, *shape), dtype=np.uint8)
     done = 0
     for name, blob in track(blobs, description=f"reading {where.name}", total=count):
         try:
             with pillow.open(io.BytesIO(blob), formats=("PNG", "JPEG")) as image:
                 _check_size(image, shape)
-                pixels[done] = np.asarray(image.convert(mode)).reshape(pixels.shape[1:])
+                decoded = np.asarray(image.convert(mode)).reshape(*shape[1:], shape[0])
+                pixels[done] = decoded.transpose(2, 0, 1)
         except Exception as error:  # pillow raises its own kinds, SyntaxError and struct.error too
             raise unreadable(where, f"image {name}: {error}") from error
         done += 1
     if done != count:
         raise unreadable(where, f"{done} images instead of {count}")
-    return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+    return pixels
 
 
 def _check_size(image: Any, shape: tuple[int, int, int]) -> None:

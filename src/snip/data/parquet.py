@@ -52,7 +52,11 @@ def _read_split(paths: list[Path], spec: Spec) -> Split:
             "put the others beside it",
         )
     parts = [_read_file(path, spec) for path in paths]
-    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    # One part is the rule, and joining it with nothing would copy it.
+    images, labels = (
+        arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        for arrays in zip(*parts, strict=True)
+    )
     return Split(torch.from_numpy(images), torch.from_numpy(labels))
 
 
