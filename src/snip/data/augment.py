@@ -21,6 +21,17 @@ class Augmentation:
             raise InputError(f"translate is {self.translate}: pass 0 or more pixels.")
 
 
+def augmented(
+    images: np.ndarray, augment: Augmentation, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The batch [N, C, H, W] mirrored and moved, and where it holds image (None: everywhere)."""
+    if augment.flip:
+        images = flip_half(images, rng)
+    if not augment.translate:
+        return images, None
+    return shift_at_random(images, augment.translate, rng)
+
+
 def flip_half(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Mirror each image [N, C, H, W] left to right with probability 1/2, in place."""
     chosen = rng.random(len(images)) < 0.5

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from snip.data import randomness
-from snip.data.augment import Augmentation, flip_half, shift_at_random
+from snip.data.augment import Augmentation, augmented
 from snip.data.split import Split
 from snip.errors import InputError, KindError
 
@@ -67,27 +67,17 @@ class Batches:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows = order[index * self.batch_size : (index + 1) * self.batch_size]
         # numpy, not torch: on a busy machine small threaded operations wait for each other.
-        raw = self.split.images.numpy()[rows]
-        labels = self.split.labels.numpy()[rows]
-        if self.augment is None:
-            images = self._normalized(raw)
-        else:
+        # `images` is reused throughout: a batch's memory, freed early, serves the next step.
+        images, labels = self.split.images.numpy()[rows], self.split.labels.numpy()[rows]
+        inside = None
+        if self.augment is not None:
             rng = randomness.stream(randomness.AUGMENT, self.seed, epoch, index)
-            images = self._augmented(raw, self.augment, rng)
+            images, inside = augmented(images, self.augment, rng)
+        images = self._normalized(images)
+        if inside is not None:
+            # Zero after normalisation, as in the authors' code: the border has the mean colour.
+            images *= inside
         return torch.from_numpy(images), torch.from_numpy(labels)
-
-    def _augmented(
-        self, raw: np.ndarray, augment: Augmentation, rng: np.random.Generator
-    ) -> np.ndarray:
-        if augment.flip:
-            raw = flip_half(raw, rng)
-        if not augment.translate:
-            return self._normalized(raw)
-        raw, inside = shift_at_random(raw, augment.translate, rng)
-        images = self._normalized(raw)
-        # The border is zero after normalisation, as in the authors' code: it has the mean colour.
-        images *= inside
-        return images
 
     def _normalized(self, raw: np.ndarray) -> np.ndarray:
         images = raw.astype(np.float32)
