@@ -248,6 +248,16 @@ def test_truncated_cifar_archive(folder: Path, keep: int) -> None:
     refused("cifar-10", folder, str(path), "fetch it again")
 
 
+@pytest.mark.parametrize("form", ["py archive", "bin archive"])
+def test_cifar_archive_with_a_changed_byte_fails_its_checksum(folder: Path, form: str) -> None:
+    write_cifar(folder, form)
+    (path,) = folder.iterdir()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1  # a pixel: noise is stored, not compressed
+    path.write_bytes(data)
+    refused("cifar-10", folder, str(path), "fetch it again")
+
+
 def test_cifar_archive_is_not_unpacked_to_disk(folder: Path, tmp_path: Path) -> None:
     path = folder / "cifar-10-binary.tar.gz"
     write_tar(path, {**cifar_files("bin"), "evil": b"x"}, "../../")

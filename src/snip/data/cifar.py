@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
@@ -54,7 +55,11 @@ def _read_folder(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:
 def _read_archive(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     """The named members, in memory: nothing is unpacked to disk, no path is followed."""
     found: dict[str, bytes] = {}
-    with reading(path), tarfile.open(path, "r:*") as archive:
+    with (
+        reading(path),
+        gzip.open(path) as unpacked,
+        tarfile.open(fileobj=unpacked, mode="r:") as archive,
+    ):
         for member in archive:
             name = PurePosixPath(member.name).name
             if name not in names or not member.isreg():
@@ -64,6 +69,8 @@ def _read_archive(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
             file = archive.extractfile(member)
             if file is not None:
                 found[name] = file.read()
+        while unpacked.read(1 << 20):  # to the end, where gzip has its checksum
+            pass
     return found
 
 

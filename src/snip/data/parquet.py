@@ -125,4 +125,4 @@ def _open(path: Path) -> Any:
         import pyarrow.parquet
     except ImportError as error:
         raise missing_extra("pyarrow") from error
-    return pyarrow.parquet.ParquetFile(path)
+    return pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
