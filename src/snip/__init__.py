@@ -6,6 +6,7 @@
 The stages are public too: `connection_sensitivity` -> `select` -> `Masks.apply` -> `report`.
 """
 
+from snip.engine.accelerate import accelerate, densify
 from snip.errors import FileError, InputError, KindError
 from snip.initializers import initialize
 from snip.masks import Masks
@@ -24,7 +25,9 @@ __all__ = [
     "Report",
     "SnipWarning",
     "__version__",
+    "accelerate",
     "connection_sensitivity",
+    "densify",
     "held_masks",
     "initialize",
     "left_out",

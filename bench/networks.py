@@ -1,0 +1,83 @@
+"""The networks of the speed tables: SNIP masks, a batch, dense rivals and ours."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import snip
+from snip.models import build
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table."""
+
+    model: str
+    sparsity: float
+    batch: int
+    shape: tuple[int, int, int]
+    at_least: float
+    aim: float
+
+
+CASES = (
+    Case("lenet-300-100", 0.98, 100, (1, 28, 28), 6, 15),
+    Case("lenet-5-caffe", 0.99, 100, (1, 28, 28), 5, 10),
+    Case("lstm-b", 0.95, 100, (1, 28, 28), 3, 6),
+    Case("vgg-like", 0.97, 128, (3, 32, 32), 2, 3.3),
+    Case("wrn-16-8", 0.95, 128, (3, 32, 32), 2.5, 4.5),
+)
+
+
+def pruned(case: Case, batch_size: int | None = None) -> tuple[nn.Module, Batch, snip.Masks]:
+    """The network with its SNIP masks, and a batch of the shape of its data."""
+    torch.manual_seed(0)
+    count = batch_size or case.batch
+    scoring = torch.randn(case.batch, *case.shape), torch.randint(0, 10, (case.batch,))
+    model = build(case.model, seed=0)
+    masks = snip.prune(model, scoring, sparsity=case.sparsity)
+    return model, (torch.randn(count, *case.shape), torch.randint(0, 10, (count,))), masks
+
+
+def flop_bound(masks: snip.Masks) -> float:
+    """Dense over surviving multiply-adds: what no implementation of these masks can exceed."""
+    uses = masks.provenance["uses"]
+    dense = sum(masks[name].numel() * uses.get(name, 0) for name in masks)
+    return dense / sum(int(masks[name].sum()) * uses.get(name, 0) for name in masks)
+
+
+def training_step(model: nn.Module, batch: Batch) -> Callable[[], None]:
+    """Forward, backward and SGD with momentum and weight decay."""
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(batch[0]), batch[1]).backward()
+        optimizer.step()
+
+    return step
+
+
+def dense_copies(
+    model: nn.Module, batch: Batch, *, compiled: bool
+) -> dict[str, tuple[nn.Module, Batch]]:
+    """Dense torch at its best: as it is, channels last, compiled. No masks are held."""
+    plain = copy.deepcopy(model)
+    snip.release(plain)
+    found = {"eager": (plain, batch)}
+    if any(p.ndim == 4 for p in plain.parameters()):
+        last = copy.deepcopy(plain).to(memory_format=torch.channels_last)
+        images = batch[0].contiguous(memory_format=torch.channels_last)
+        found["channels last"] = (last, (images, batch[1]))
+    if compiled:
+        found["compiled"] = (torch.compile(copy.deepcopy(plain)), batch)
+    return found

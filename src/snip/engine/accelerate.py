@@ -1,0 +1,157 @@
+"""`accelerate`: the same network with only its surviving weights; `densify`: and back."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from snip.batches import first_tensor
+from snip.engine.blocked import BlockedNorm
+from snip.engine.choice import dense_layers
+from snip.engine.graph import Converter
+from snip.engine.kernels.library import available, reason
+from snip.engine.layers import SparseConv2d, SparseLinear, convertible
+from snip.engine.memory import Timings
+from snip.engine.packing import PackedModule
+from snip.engine.recurrent import SparseRecurrent
+from snip.engine.recurrent import convertible as recurrent_convertible
+from snip.errors import InputError
+from snip.masks import Masks
+from snip.parameters import unwrap
+from snip.prune import SnipWarning, held_masks
+from snip.undisturbed import undisturbed
+
+PLAIN = "_snip_plain"  # on an accelerated network: the user's model it was made from
+
+
+def accelerate(model: nn.Module, batch: Any, *, masks: Masks | None = None) -> nn.Module:
+    """A network with the outputs and gradients of the pruned `model` that does only its work.
+
+    `batch` is one typical batch (or its inputs): its size is what the layers are timed for.
+    Without native kernels the model itself comes back, with a warning: it runs dense.
+    """
+    model = unwrap(model)
+    if is_accelerated(model):
+        raise InputError("the model is accelerated already: snip.densify(model) takes it back.")
+    masks = held_masks(model) if masks is None else masks
+    if masks is None:
+        raise InputError("the model is not pruned: call snip.prune(model, batch, sparsity=...).")
+    masks.check(model)
+    if not available():
+        warnings.warn(f"running dense: {reason()}", SnipWarning, stacklevel=2)
+        return model
+    inputs = _inputs(batch)
+    replaced = _replacements(model, masks)
+    if not replaced:
+        raise InputError(
+            "no layer here has a sparse counterpart: those are conv 2d, linear, LSTM and GRU."
+        )
+    # Through the memo, deepcopy puts the sparse layers where the dense ones were, and copies
+    # no dense weight.
+    root = copy.deepcopy(model, {id(layer): sparse for layer, sparse in replaced.items()})
+    result = _converted(model, root, inputs)
+    result.train(model.training)
+    result.__dict__[PLAIN] = (model,)  # in a tuple, so that it is no submodule
+    return result
+
+
+def densify(model: nn.Module) -> nn.Module:
+    """The ordinary model that `accelerate` was given, with the weights as they are now."""
+    model = unwrap(model)
+    if not is_accelerated(model):
+        raise InputError("this model was not made by snip.accelerate: it is an ordinary one.")
+    plain: nn.Module = model.__dict__[PLAIN][0]
+    plain.load_state_dict(model.state_dict(), strict=True)
+    plain.train(model.training)
+    return plain
+
+
+def is_accelerated(model: nn.Module) -> bool:
+    """Whether `accelerate` made this model."""
+    return PLAIN in model.__dict__
+
+
+def _inputs(batch: Any) -> torch.Tensor:
+    inputs = first_tensor(batch)
+    if inputs is None or inputs.ndim == 0 or len(inputs) == 0:
+        raise InputError("accelerate needs one typical batch, to see shapes and to time layers.")
+    return inputs
+
+
+def _replacements(model: nn.Module, masks: Masks) -> dict[nn.Module, nn.Module]:
+    """Each layer that can run sparse, with its sparse counterpart."""
+    found: dict[nn.Module, nn.Module] = {}
+    for prefix, layer in model.named_modules():
+        own = {
+            key: masks[name]
+            for key, _ in layer.named_parameters(recurse=False)
+            if (name := f"{prefix}.{key}" if prefix else key) in masks
+        }
+        if type(layer) is nn.BatchNorm2d:
+            found[layer] = _blocked_norm(layer)
+        elif not own or _is_tied(model, layer):
+            continue
+        elif recurrent_convertible(layer):
+            found[layer] = SparseRecurrent(layer, own)
+        elif convertible(layer):
+            kind: Any = SparseConv2d if isinstance(layer, nn.Conv2d) else SparseLinear
+            found[layer] = kind(layer, own.get("weight"), own.get("bias"))
+    if not any(isinstance(layer, PackedModule) for layer in found.values()):
+        return {}
+    return found
+
+
+def _is_tied(model: nn.Module, layer: nn.Module) -> bool:
+    """A weight that another layer shares must stay one tensor: such layers stay dense."""
+    own = {id(p) for p in layer.parameters(recurse=False)}
+    return any(
+        id(p) in own
+        for other in model.modules()
+        if other is not layer
+        for p in other.parameters(recurse=False)
+    )
+
+
+def _blocked_norm(norm: nn.BatchNorm2d) -> BlockedNorm:
+    twin = copy.deepcopy(norm)
+    twin.__class__ = BlockedNorm
+    return twin  # type: ignore[return-value]
+
+
+def _converted(model: nn.Module, root: nn.Module, inputs: torch.Tensor) -> nn.Module:
+    """The traced network in the engine's layouts; a model that cannot be traced stays as it is."""
+    try:
+        traced = fx.symbolic_trace(model)
+        with undisturbed(model), torch.no_grad():
+            Shapes(traced).run(inputs)
+    except Exception as error:  # what a user's forward may raise under tracing has no common kind
+        warnings.warn(
+            f"{type(model).__name__} cannot be traced ({str(error).splitlines()[0]}): its layers "
+            "run sparse one by one, with conversions at their borders.",
+            SnipWarning,
+            stacklevel=3,
+        )
+        return root
+    timings = Timings()
+    dense = dense_layers(traced, root, timings)
+    timings.save()
+    for name in dense:
+        layer = root.get_submodule(name)
+        if isinstance(layer, SparseLinear):
+            layer.run_dense = True
+    return Converter(traced, root, dense).convert()
+
+
+class Shapes(fx.Interpreter):
+    """Runs a traced network once and writes down every tensor's shape."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one node as usual."""
+        result = super().run_node(n)
+        if isinstance(result, torch.Tensor):
+            n.meta["shape"] = tuple(result.shape)
+        return result

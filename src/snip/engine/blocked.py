@@ -1,0 +1,190 @@
+"""What lies between convolutions, on blocked activations: batch norm, pooling, means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from snip.engine.kernels.norm import norm_apply, norm_backward, norm_train
+from snip.engine.kernels.pool import (
+    Window,
+    max_pool,
+    max_pool_backward,
+    mean_pool,
+    mean_pool_backward,
+)
+
+Tensor = torch.Tensor
+Pair = tuple[int, int]
+
+
+class _NormTrain(torch.autograd.Function):
+    """Batch norm by the batch's own statistics (then ReLU)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        gamma: Tensor | None,
+        beta: Tensor | None,
+        batch: int,
+        eps: float,
+        relu: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        x = x.contiguous()
+        y, mean, variance = norm_train(x, batch, gamma, beta, eps=eps, relu=relu)
+        ctx.settings = batch, eps, relu
+        ctx.save_for_backward(x, gamma, beta, mean, variance)
+        ctx.mark_non_differentiable(mean, variance)
+        return y, mean, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, _mean: Tensor, _variance: Tensor) -> tuple[Any, ...]:
+        return _norm_gradients(ctx, dy, frozen=False)
+
+
+class _NormEval(torch.autograd.Function):
+    """Batch norm by running statistics (then ReLU)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        gamma: Tensor | None,
+        beta: Tensor | None,
+        mean: Tensor,
+        variance: Tensor,
+        batch: int,
+        eps: float,
+        relu: bool,
+    ) -> Tensor:
+        x = x.contiguous()
+        scale = torch.rsqrt(variance + eps) * (1 if gamma is None else gamma)
+        shift = (0 if beta is None else beta) - mean * scale
+        ctx.settings = batch, eps, relu
+        ctx.save_for_backward(x, gamma, beta, mean, variance)
+        return norm_apply(x, batch, scale, shift, relu=relu)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        return (*_norm_gradients(ctx, dy, frozen=True), None, None)
+
+
+def _norm_gradients(ctx: Any, dy: Tensor, *, frozen: bool) -> tuple[Any, ...]:
+    x, gamma, beta, mean, variance = ctx.saved_tensors
+    batch, eps, relu = ctx.settings
+    dx, dgamma, dbeta = norm_backward(
+        *(x, dy.contiguous(), batch, gamma, beta, mean, variance),
+        eps=eps,
+        relu=relu,
+        frozen=frozen,
+    )
+    return (
+        dx,
+        dgamma if gamma is not None else None,
+        dbeta if beta is not None else None,
+        None,
+        None,
+        None,
+    )
+
+
+class BlockedNorm(nn.BatchNorm2d):
+    """`nn.BatchNorm2d`, same parameters and buffers, that also takes blocked activations."""
+
+    relu = False
+
+    def on_blocked(self, x: Tensor, batch: int) -> Tensor:
+        """Blocked -> blocked, in the module's own mode."""
+        if self.training and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        if not self.training and self.running_mean is not None:
+            return _NormEval.apply(
+                *(x, self.weight, self.bias, self.running_mean, self.running_var),
+                *(batch, self.eps, self.relu),
+            )
+        y, mean, variance = _NormTrain.apply(x, self.weight, self.bias, batch, self.eps, self.relu)
+        if self.training and self.running_mean is not None and self.running_var is not None:
+            count = batch * x.shape[2] * x.shape[3]
+            self._update_statistics(mean, variance * (count / max(count - 1, 1)))
+        return y
+
+    @torch.no_grad()
+    def _update_statistics(self, mean: Tensor, variance: Tensor) -> None:
+        momentum = self.momentum
+        if momentum is None:  # a cumulative average
+            assert self.num_batches_tracked is not None
+            momentum = 1.0 / float(self.num_batches_tracked)
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        self.running_mean.lerp_(mean, momentum)
+        self.running_var.lerp_(variance, momentum)
+
+
+class _MaxPool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, batch: int, window: Window) -> Tensor:
+        y, which = max_pool(x.contiguous(), batch, window)
+        ctx.window = window
+        ctx.save_for_backward(which)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        (which,) = ctx.saved_tensors
+        return max_pool_backward(dy.contiguous(), which, ctx.window), None, None
+
+
+class _MeanPool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, batch: int) -> Tensor:
+        ctx.size = (x.shape[2], x.shape[3])
+        return mean_pool(x.contiguous(), batch)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        return mean_pool_backward(dy, ctx.size), None
+
+
+def blocked_max_pool(
+    x: Tensor,
+    batch: int,
+    kernel_size: int | Pair,
+    stride: int | Pair | None = None,
+    padding: int | Pair = 0,
+    dilation: int | Pair = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """Max pooling, blocked -> blocked."""
+    window = Window(
+        (x.shape[2], x.shape[3]),
+        pair(kernel_size),
+        pair(stride or kernel_size),
+        pair(padding),
+        pair(dilation),
+        ceil_mode,
+    )
+    return _MaxPool.apply(x, batch, window)
+
+
+def blocked_mean(x: Tensor, batch: int) -> Tensor:
+    """Mean over height and width, blocked -> lines [C, N]."""
+    return _MeanPool.apply(x, batch)
+
+
+def blocked_pad(x: Tensor, left: int, right: int, top: int, bottom: int) -> Tensor:
+    """Zero padding of height and width."""
+    return F.pad(x, (0, 0, left, right, top, bottom))
+
+
+def pair(value: int | Pair) -> Pair:
+    """A number stands for both directions."""
+    return (value, value) if isinstance(value, int) else (value[0], value[1])

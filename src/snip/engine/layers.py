@@ -1,0 +1,162 @@
+"""Sparse layers: plain in and out by default, the engine's layouts inside a converted network."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from snip.engine.kernels.conv import ConvIndex
+from snip.engine.kernels.index import LinearIndex
+from snip.engine.layout import from_blocked, to_blocked
+from snip.engine.packing import PackedModule
+from snip.engine.products import ConvProduct, LinearProduct
+
+Pair = tuple[int, int]
+
+
+def native(x: torch.Tensor) -> bool:
+    """Whether the kernels take this tensor; anything else goes the slow, correct way."""
+    return x.dtype == torch.float32 and x.device.type == "cpu"
+
+
+class SparseLinear(PackedModule):
+    """A linear layer whose surviving weights are its only parameters."""
+
+    weight: torch.Tensor
+    relu = False  # set where a converted network has a ReLU right behind
+    run_dense = False  # set where that was timed to be faster
+
+    def __init__(
+        self, layer: nn.Linear, mask: torch.Tensor | None, bias_mask: torch.Tensor | None
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.add_packed("weight", layer.weight, mask)
+        self.add_packed("bias", layer.bias, bias_mask)
+        self.index = LinearIndex.from_mask(self.packed["weight"].mask)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Plain [..., in features] -> [..., out features]."""
+        if not native(x) or not native(self.weight):
+            y = F.linear(x, self._dense_weight(), self.dense("bias"))
+            return y.relu() if self.relu else y
+        y = self.on_lines(x.reshape(-1, self.in_features).t().contiguous())
+        return y.t().reshape(*x.shape[:-1], self.out_features)
+
+    def on_lines(self, x: torch.Tensor) -> torch.Tensor:
+        """[in features, N] -> [out features, N]."""
+        if not native(x) or not native(self.weight):
+            return self.forward(x.t()).t()
+        if self.run_dense:
+            return self.as_matrix(x)
+        return LinearProduct.apply(x, self.weight, self.dense("bias"), self.index, self.relu)
+
+    def as_matrix(self, x: torch.Tensor) -> torch.Tensor:
+        """The same through torch's own product: for layers that are hardly sparse."""
+        bias = self.dense("bias")
+        weight = self._dense_weight()
+        y = weight @ x if bias is None else torch.addmm(bias[:, None], weight, x)
+        return y.relu() if self.relu else y
+
+    def _dense_weight(self) -> torch.Tensor:
+        weight = self.dense("weight")
+        assert weight is not None
+        return weight
+
+    def extra_repr(self) -> str:
+        """For print(model)."""
+        kept = self.packed["weight"].kept
+        return f"{self.in_features}, {self.out_features}, kept={kept:,}"
+
+
+class SparseConv2d(PackedModule):
+    """A convolution whose surviving weights are its only parameters."""
+
+    weight: torch.Tensor
+    relu = False
+
+    def __init__(
+        self, layer: nn.Conv2d, mask: torch.Tensor | None, bias_mask: torch.Tensor | None
+    ) -> None:
+        super().__init__()
+        self.stride, self.dilation = _pair(layer.stride), _pair(layer.dilation)
+        self.padding, self.groups = _padding(layer), layer.groups
+        self.add_packed("weight", layer.weight, mask)
+        self.add_packed("bias", layer.bias, bias_mask)
+        self.indices: dict[tuple[int, int, int], ConvIndex] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Plain [N, C, H, W] -> [N, O, H', W']."""
+        if x.ndim == 3:
+            return self.forward(x[None])[0]
+        if not native(x) or not native(self.weight):
+            return self.in_dense(x)
+        return from_blocked(self.on_blocked(to_blocked(x), len(x)), len(x))
+
+    def on_blocked(self, x: torch.Tensor, batch: int) -> torch.Tensor:
+        """Blocked -> blocked."""
+        if not native(x) or not native(self.weight):
+            return to_blocked(self.in_dense(from_blocked(x, batch)))
+        index = self.index((x.shape[1], x.shape[2], x.shape[3]))
+        return ConvProduct.apply(
+            x.contiguous(), self.weight, self.dense("bias"), index, batch, self.relu
+        )
+
+    def in_dense(self, x: torch.Tensor) -> torch.Tensor:
+        """Plain activations through torch's own convolution: for layers that are hardly sparse."""
+        weight = self.dense("weight")
+        assert weight is not None
+        y = F.conv2d(
+            x, weight, self.dense("bias"), self.stride, self.padding, self.dilation, self.groups
+        )
+        return y.relu() if self.relu else y
+
+    def index(self, in_shape: tuple[int, int, int]) -> ConvIndex:
+        """Prepared once per size of input."""
+        if in_shape not in self.indices:
+            self.indices[in_shape] = ConvIndex(
+                self.packed["weight"].mask,
+                in_shape,
+                self.stride,
+                self.padding,
+                self.dilation,
+                self.groups,
+            )
+        return self.indices[in_shape]
+
+    def extra_repr(self) -> str:
+        """For print(model)."""
+        out, inputs, *kernel = self.packed["weight"].shape
+        return (
+            f"{inputs * self.groups}, {out}, kernel_size={tuple(kernel)}, stride={self.stride}, "
+            f"padding={self.padding}, kept={self.packed['weight'].kept:,}"
+        )
+
+
+def convertible(layer: nn.Module) -> bool:
+    """Whether the engine has a sparse layer for this one."""
+    if type(layer) is nn.Conv2d:
+        return layer.padding_mode == "zeros" and _padding_is_symmetric(layer)
+    return type(layer) is nn.Linear
+
+
+def _pair(value: int | tuple[int, ...]) -> Pair:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _padding(layer: nn.Conv2d) -> Pair:
+    if layer.padding == "valid":
+        return (0, 0)
+    if layer.padding == "same":
+        sizes = zip(_pair(layer.kernel_size), _pair(layer.dilation), strict=True)
+        height, width = (dilation * (k - 1) // 2 for k, dilation in sizes)
+        return height, width
+    assert not isinstance(layer.padding, str)
+    return _pair(layer.padding)
+
+
+def _padding_is_symmetric(layer: nn.Conv2d) -> bool:
+    if layer.padding != "same":
+        return True
+    return all(d * (k - 1) % 2 == 0 for k, d in zip(layer.kernel_size, layer.dilation, strict=True))

@@ -1,0 +1,97 @@
+"""The ways into, out of and between the engine's layouts, as differentiable functions.
+
+blocked: [ceil(batch / 16), C, H, W, 16], a convolution's activations
+lines:   [features, batch], a linear layer's activations
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from snip.engine.kernels.layout import (
+    blocks_to_features,
+    blocks_to_rows,
+    features_to_blocks,
+    rows_to_blocks,
+    rows_to_features,
+)
+
+
+class _ToBlocked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.batch = len(x)
+        return rows_to_blocks(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
+        return blocks_to_rows(dy.contiguous(), ctx.batch)
+
+
+class _FromBlocked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, batch: int) -> torch.Tensor:
+        return blocks_to_rows(x.contiguous(), batch)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return rows_to_blocks(dy), None
+
+
+class _Flatten(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, batch: int) -> torch.Tensor:
+        ctx.shape = x.shape[1:-1]
+        return blocks_to_features(x.contiguous(), batch)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
+        dy = dy if dy.stride(-1) == 1 else dy.contiguous()
+        return features_to_blocks(dy, ctx.shape), None
+
+
+class _ToLines(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return rows_to_features(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
+        return dy.t()
+
+
+def to_blocked(x: torch.Tensor) -> torch.Tensor:
+    """[N, C, H, W] -> blocked."""
+    return _ToBlocked.apply(x)
+
+
+def from_blocked(x: torch.Tensor, batch: int) -> torch.Tensor:
+    """blocked -> [N, C, H, W]."""
+    return _FromBlocked.apply(x, batch)
+
+
+def blocked_to_lines(x: torch.Tensor, batch: int) -> torch.Tensor:
+    """blocked -> [C * H * W, N]: what flatten(1) is to plain activations."""
+    return _Flatten.apply(x, batch)
+
+
+def to_lines(x: torch.Tensor) -> torch.Tensor:
+    """[N, features] -> [features, N]."""
+    return _ToLines.apply(x)
+
+
+def from_lines(x: torch.Tensor) -> torch.Tensor:
+    """[features, N] -> [N, features], a view."""
+    return x.t()
+
+
+def batch_size(x: torch.Tensor) -> int:
+    """N of a plain tensor."""
+    return x.shape[0]
