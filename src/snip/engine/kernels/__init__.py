@@ -1,0 +1,65 @@
+"""Native kernels for pruned layers, on raw memory of float32 CPU tensors; no autograd here."""
+
+from snip.engine.kernels.conv import (
+    ConvIndex,
+    conv_backward_input,
+    conv_backward_weights,
+    conv_forward,
+)
+from snip.engine.kernels.index import LinearIndex
+from snip.engine.kernels.layout import (
+    LANES,
+    blocks_to_features,
+    blocks_to_rows,
+    empty_features,
+    features_to_blocks,
+    features_to_rows,
+    rows_to_blocks,
+    rows_to_features,
+)
+from snip.engine.kernels.library import available, instruction_set, instruction_sets, reason
+from snip.engine.kernels.linear import linear_backward, linear_forward
+from snip.engine.kernels.norm import norm_apply, norm_backward, norm_train, relu_backward
+from snip.engine.kernels.pool import (
+    Window,
+    max_pool,
+    max_pool_backward,
+    mean_pool,
+    mean_pool_backward,
+)
+from snip.engine.kernels.recurrent import gru_backward, gru_forward, lstm_backward, lstm_forward
+
+__all__ = [
+    "LANES",
+    "ConvIndex",
+    "LinearIndex",
+    "Window",
+    "available",
+    "blocks_to_features",
+    "blocks_to_rows",
+    "conv_backward_input",
+    "conv_backward_weights",
+    "conv_forward",
+    "empty_features",
+    "features_to_blocks",
+    "features_to_rows",
+    "gru_backward",
+    "gru_forward",
+    "instruction_set",
+    "instruction_sets",
+    "linear_backward",
+    "linear_forward",
+    "lstm_backward",
+    "lstm_forward",
+    "max_pool",
+    "max_pool_backward",
+    "mean_pool",
+    "mean_pool_backward",
+    "norm_apply",
+    "norm_backward",
+    "norm_train",
+    "reason",
+    "relu_backward",
+    "rows_to_blocks",
+    "rows_to_features",
+]

@@ -1,0 +1,215 @@
+"""Sparse convolution on activations [ceil(batch / lanes), C, H, W, lanes]; 1 lane is plain NCHW."""
+
+import math
+from ctypes import byref
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from snip.engine.kernels.index import check_mask
+from snip.engine.kernels.layout import LANES
+from snip.engine.kernels.library import kernel, pointer, vector_floats
+from snip.engine.kernels.plan import ConvPlan, Taps
+from snip.errors import InputError
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class ConvIndex:
+    """A mask [O, C / groups, kh, kw] on inputs of one size, ready for the kernels."""
+
+    mask: torch.Tensor = field(repr=False)
+    in_shape: tuple[int, int, int]  # channels, height, width
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+    lanes: int = LANES
+
+    def __post_init__(self) -> None:
+        check_mask(self.mask, 4)
+        out, per_group = self.mask.shape[:2]
+        if per_group * self.groups != self.in_shape[0] or out % self.groups:
+            raise InputError(
+                f"a mask {tuple(self.mask.shape)} in {self.groups} groups does not fit "
+                f"{self.in_shape[0]} input channels"
+            )
+        if self.lanes < 1 or self.lanes & (self.lanes - 1):
+            raise InputError(f"lanes must be a power of two, not {self.lanes}")
+        if min(self.out_shape) < 1:
+            raise InputError(f"the kernel is larger than its padded input {self.in_shape}")
+
+    @property
+    def kept(self) -> int:
+        """Number of surviving weights."""
+        return len(self._weights[0])
+
+    @cached_property
+    def out_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the output."""
+        height, width = (
+            (size + 2 * pad - dil * (k - 1) - 1) // step + 1
+            for size, pad, dil, k, step in zip(
+                self.in_shape[1:],
+                self.padding,
+                self.dilation,
+                self.mask.shape[2:],
+                self.stride,
+                strict=True,
+            )
+        )
+        return self.mask.shape[0], height, width
+
+    @cached_property
+    def _weights(self) -> tuple[np.ndarray, ...]:
+        """Output channel, input channel, and the input row and column relative to the output's."""
+        out, channel, ky, kx = np.unravel_index(
+            np.flatnonzero(self.mask.numpy()), tuple(self.mask.shape)
+        )
+        channel = channel + out // (self.mask.shape[0] // self.groups) * self.mask.shape[1]
+        row = ky * self.dilation[0] - self.padding[0]
+        return out, channel, row, kx * self.dilation[1] - self.padding[1]
+
+    @cached_property
+    def forward_plan(self) -> ConvPlan:
+        """Outputs from inputs; also what the gradient of the weights uses."""
+        return ConvPlan(
+            Taps(
+                self.lanes,
+                self.in_shape,
+                self.out_shape,
+                self.stride,
+                (1, 1),
+                self.out_shape[1:],
+                *self._weights,
+            ),
+            vector_floats(),
+        )
+
+    @cached_property
+    def backward_plan(self) -> ConvPlan:
+        """Gradient of inputs from that of outputs: a product of unit stride per phase."""
+        out, channel, row, col = self._weights
+        (phase_y, phase_x) = row % self.stride[0], col % self.stride[1]
+        grid = tuple(
+            -(-size // step) for size, step in zip(self.in_shape[1:], self.stride, strict=True)
+        )
+        return ConvPlan(
+            Taps(
+                self.lanes,
+                self.out_shape,
+                self.in_shape,
+                (1, 1),
+                self.stride,
+                (grid[0], grid[1]),
+                (channel * self.stride[0] + phase_y) * self.stride[1] + phase_x,
+                out,
+                (phase_y - row) // self.stride[0],
+                (phase_x - col) // self.stride[1],
+            ),
+            vector_floats(),
+        )
+
+    def __deepcopy__(self, memo: Any) -> "ConvIndex":
+        return self
+
+
+def conv_forward(
+    index: ConvIndex,
+    values: torch.Tensor,
+    x: torch.Tensor,
+    batch: int,
+    *,
+    bias: torch.Tensor | None = None,
+    relu: bool = False,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """y = convolution (+ bias) (then ReLU); `batch` of the blocks' lanes are real."""
+    out = _output(out, index.out_shape, index, batch, "out")
+    _check(x, index.in_shape, index, batch, "x")
+    _run(index.forward_plan, index, values, x, out, batch, bias, relu)
+    return out
+
+
+def conv_backward_input(
+    index: ConvIndex,
+    values: torch.Tensor,
+    dy: torch.Tensor,
+    batch: int,
+    *,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Gradient with respect to the input of the convolution."""
+    out = _output(out, index.in_shape, index, batch, "out")
+    _check(dy, index.out_shape, index, batch, "dy")
+    _run(index.backward_plan, index, values, dy, out, batch, None, False)
+    return out
+
+
+def conv_backward_weights(
+    index: ConvIndex,
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    batch: int,
+    *,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Gradient of the surviving weights [kept]; lanes beyond the batch never count."""
+    out = torch.empty(index.kept) if out is None else out
+    _check(x, index.in_shape, index, batch, "x")
+    _check(dy, index.out_shape, index, batch, "dy")
+    _check_values(out, index)
+    kernel("conv_weights")(
+        *(byref(index.forward_plan.struct), pointer(x), pointer(dy), pointer(out)),
+        *(batch, torch.get_num_threads()),
+    )
+    return out
+
+
+def _run(
+    plan: ConvPlan,
+    index: ConvIndex,
+    values: torch.Tensor,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    batch: int,
+    bias: torch.Tensor | None,
+    relu: bool,
+) -> None:
+    _check_values(values, index)
+    kernel("conv_forward")(
+        *(byref(plan.struct), pointer(values), pointer(x), pointer(bias), pointer(y)),
+        *(batch, int(relu), torch.get_num_threads()),
+    )
+
+
+def _output(
+    out: torch.Tensor | None, shape: tuple[int, int, int], index: ConvIndex, batch: int, name: str
+) -> torch.Tensor:
+    if out is None:
+        return torch.empty(math.ceil(batch / index.lanes), *shape, index.lanes)
+    _check(out, shape, index, batch, name)
+    return out
+
+
+def _check(
+    tensor: torch.Tensor, shape: tuple[int, int, int], index: ConvIndex, batch: int, name: str
+) -> None:
+    wanted = (math.ceil(batch / index.lanes), *shape, index.lanes)
+    if tensor.dtype != torch.float32 or tensor.shape != wanted or not tensor.is_contiguous():
+        raise InputError(
+            f"{name} must be a contiguous float32 tensor {wanted}, not {tensor.dtype} "
+            f"{tuple(tensor.shape)}, strides {tensor.stride()}"
+        )
+
+
+def _check_values(values: torch.Tensor, index: ConvIndex) -> None:
+    if values.dtype != torch.float32 or values.shape != (index.kept,) or values.stride(0) != 1:
+        raise InputError(
+            f"values must be float32 [{index.kept}] contiguous, not {values.dtype} "
+            f"{tuple(values.shape)}"
+        )

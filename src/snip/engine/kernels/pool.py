@@ -1,0 +1,105 @@
+"""Max and mean pooling on blocks [N/lanes, C, H, W, lanes]."""
+
+import ctypes
+import math
+from dataclasses import astuple, dataclass
+
+import torch
+
+from snip.engine.kernels.layout import LANES, check_blocks, check_float, empty_features
+from snip.engine.kernels.library import kernel
+from snip.errors import InputError
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A pooling window on planes of one size."""
+
+    in_size: Pair
+    kernel: Pair
+    stride: Pair
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    ceil_mode: bool = False
+
+    def __post_init__(self) -> None:
+        if math.prod(self.kernel) > 255:
+            raise InputError(f"a pooling window {self.kernel} has more than 255 positions")
+        if any(2 * pad > size for pad, size in zip(self.padding, self.kernel, strict=True)):
+            raise InputError(f"padding {self.padding} is more than half the window {self.kernel}")
+
+    @property
+    def out_size(self) -> Pair:
+        """Height and width of the output, as torch computes them."""
+        one, two = (self._outputs(axis) for axis in (0, 1))
+        return one, two
+
+    def _outputs(self, axis: int) -> int:
+        size, pad, step = self.in_size[axis], self.padding[axis], self.stride[axis]
+        free = size + 2 * pad - self.dilation[axis] * (self.kernel[axis] - 1) - 1
+        if not self.ceil_mode:
+            return free // step + 1
+        count = -(-free // step) + 1
+        # The last window must begin inside the input or its left padding.
+        return count - 1 if (count - 1) * step >= size + pad else count
+
+    def struct(self) -> "ctypes.Array[ctypes.c_int32]":
+        """The native struct Window."""
+        sizes = (self.in_size, self.out_size, *astuple(self)[1:5])
+        return (ctypes.c_int32 * 12)(*(number for pair in sizes for number in pair))
+
+
+def max_pool(x: torch.Tensor, batch: int, window: Window) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest of each window, and its number within the window (uint8)."""
+    lanes = check_blocks(x, batch, "x")
+    if x.dim() != 5 or tuple(x.shape[2:4]) != window.in_size:
+        raise InputError(f"x is {tuple(x.shape)}, but the window is for planes {window.in_size}")
+    y = torch.empty(*x.shape[:2], *window.out_size, lanes)
+    which = torch.empty(y.shape, dtype=torch.uint8)
+    kernel("max_pool")(
+        *(x.data_ptr(), y.data_ptr(), which.data_ptr(), window.struct()),
+        *(x.shape[0] * x.shape[1], lanes, torch.get_num_threads()),
+    )
+    return y, which
+
+
+def max_pool_backward(dy: torch.Tensor, which: torch.Tensor, window: Window) -> torch.Tensor:
+    """Gradient of max_pool's input."""
+    check_float(dy, "dy")
+    if (
+        dy.shape != which.shape
+        or tuple(dy.shape[2:4]) != window.out_size
+        or not (dy.is_contiguous() and which.is_contiguous() and which.dtype == torch.uint8)
+    ):
+        raise InputError(f"dy {tuple(dy.shape)} is not the gradient of max_pool's output")
+    dx = torch.empty(*dy.shape[:2], *window.in_size, dy.shape[4])
+    kernel("max_pool_backward")(
+        *(dy.data_ptr(), which.data_ptr(), dx.data_ptr(), window.struct()),
+        *(dy.shape[0] * dy.shape[1], dy.shape[4], torch.get_num_threads()),
+    )
+    return dx
+
+
+def mean_pool(x: torch.Tensor, batch: int) -> torch.Tensor:
+    """Mean over each whole plane, feature-major [C, batch]."""
+    lanes = check_blocks(x, batch, "x")
+    out = empty_features(x.shape[1], batch)
+    kernel("mean_pool")(
+        *(x.data_ptr(), out.data_ptr(), out.stride(0), x.shape[1], math.prod(x.shape[2:])),
+        *(lanes, batch, torch.get_num_threads()),
+    )
+    return out
+
+
+def mean_pool_backward(dy: torch.Tensor, size: Pair, *, lanes: int = LANES) -> torch.Tensor:
+    """Gradient of mean_pool's input, [blocks, C, *size, lanes], zero beyond the batch."""
+    channels, batch = check_float(dy, "dy").shape
+    dy = dy if dy.stride(1) == 1 or batch == 1 else dy.contiguous()
+    dx = torch.empty(math.ceil(batch / lanes), channels, *size, lanes)
+    kernel("mean_pool_backward")(
+        *(dy.data_ptr(), dy.stride(0), dx.data_ptr(), channels, math.prod(size) * lanes, lanes),
+        *(batch, torch.get_num_threads()),
+    )
+    return dx

@@ -1,0 +1,136 @@
+// Gradient of the surviving weights of a convolution: per weight the dot product of dY with the
+// packed input at the weight's offset. A vector of partial sums per weight stays in cache while
+// tiles of the batch pass by; it is summed over its lanes at the end.
+
+// Adds G rows x T vectors of dy, held in registers, times the packed input, for each weight.
+template <int T, int G>
+static void correlate(const int32_t* offset, const int32_t* end, float* sums, const char* packed,
+                      int64_t row_bytes, const float* dy, int64_t dy_row) {
+    vf held[G * T];
+    SNIP_UNROLL for (int i = 0; i < G * T; i++) held[i] = load<vf>(dy + i / T * dy_row + i % T * VL);
+    for (; offset < end; offset++, sums += VL) {
+        const char* x = packed + *offset;
+        vf acc[2] = {load<vf>(sums), splat<vf>(0.0f)};
+        SNIP_UNROLL for (int g = 0; g < G; g++) {
+            const float* row = reinterpret_cast<const float*>(x + g * row_bytes);
+            SNIP_UNROLL for (int i = 0; i < T; i++)
+                acc[(g * T + i) % 2] += held[g * T + i] * load<vf>(row + i * VL);
+        }
+        store<vf>(sums, acc[0] + acc[1]);
+    }
+}
+
+typedef void (*Correlate)(const int32_t*, const int32_t*, float*, const char*, int64_t, const float*,
+                          int64_t);
+
+struct CorrelateTable {
+    Correlate of[MAX_HELD + 1][MAX_HELD + 1] = {};  // [vectors][rows]
+    constexpr CorrelateTable() { fill<1, 1>(); }
+    template <int T, int G>
+    constexpr void fill() {
+        of[T][G] = correlate<T, G>;
+        if constexpr ((G + 1) * T <= MAX_HELD) fill<T, G + 1>();
+        if constexpr (G == 1 && T < MAX_HELD) fill<T + 1, 1>();
+    }
+};
+static constexpr CorrelateTable correlate_table;
+
+// A copy of a tile of dy in whole vectors, zero in lanes beyond the batch and beyond the row: dy is
+// multiplied with everything in the packed input, and zero lanes there may meet anything here.
+static void clean_tile(const ConvPlan& p, const TilePlace& t, const float* dy, int64_t row_floats,
+                       float* clean) {
+    for (int64_t r = 0; r < t.rows; r++, clean += row_floats) {
+        zero_floats(clean, row_floats);
+        for (int64_t c = 0; c < t.cols; c++)
+            for (int64_t j = 0; j < t.valid; j++)
+                clean[c * p.lanes + j] = dy[(r * p.out_w + c) * p.lanes + j];
+    }
+}
+
+static void correlate_segment(const ConvPlan& p, const TilePlace& t, const Registers& regs,
+                              int64_t segment, const float* dy, const float* packed, float* sums) {
+    int64_t channel = t.block * p.out_channels + p.segment_out[segment];
+    const float* d = dy + ((channel * p.out_h + t.row) * p.out_w + t.col) * p.lanes;
+    int64_t d_row = int64_t(p.out_w) * p.lanes, row_bytes = int64_t(p.in_step_h) * p.pack_w * p.lanes * 4;
+    if (t.valid < p.lanes || t.cols * p.lanes % VL) {
+        int64_t row_floats = regs.vectors * VL;
+        float* clean = snip::scratch(snip::MASKED, t.rows * row_floats);
+        clean_tile(p, t, d, row_floats, clean);
+        d = clean;
+        d_row = row_floats;
+    }
+    for (int64_t row = 0; row < t.rows; row += regs.height) {
+        int64_t height = least(regs.height, t.rows - row);
+        for (int64_t piece = 0; piece < regs.pieces; piece++) {
+            int64_t v0 = regs.vectors * piece / regs.pieces;
+            int64_t v1 = regs.vectors * (piece + 1) / regs.pieces;
+            correlate_table.of[v1 - v0][height](
+                p.offset + p.segment_entry[segment], p.offset + p.segment_entry[segment + 1], sums,
+                reinterpret_cast<const char*>(packed + v0 * VL) + row * row_bytes, row_bytes,
+                d + row * d_row + v0 * VL, d_row);
+        }
+    }
+}
+
+// Tiles [from, to) of the batch for segments [first, last); the sums of their weights to `partial`.
+static void correlate_tiles(const ConvPlan& p, const float* x, const float* dy, int64_t batch,
+                            int64_t from, int64_t to, int64_t first, int64_t last, float* partial) {
+    int64_t base = p.segment_entry[first], count = p.segment_entry[last] - base;
+    float* packed = snip::scratch(snip::PACKED_INPUT, packed_floats(p));
+    float* sums = snip::scratch(snip::PARTIAL_OUTPUT, count * VL);
+    zero_floats(sums, count * VL);
+    for (int64_t index = from; index < to; index++) {
+        TilePlace t = place_of(p, index, batch);
+        Registers regs = registers_for(ceil_div(t.cols * p.lanes, VL), t.rows, MAX_HELD);
+        for (int64_t chunk = 0; chunk < p.chunks; chunk++) {
+            int64_t segment = most(first, p.chunk_segment[chunk]);
+            int64_t end = least(last, p.chunk_segment[chunk + 1]);
+            if (segment >= end) continue;
+            pack_chunk(p, chunk, x, t, true, packed);
+            for (; segment < end; segment++)
+                correlate_segment(p, t, regs, segment, dy, packed,
+                                  sums + (p.segment_entry[segment] - base) * VL);
+        }
+    }
+    for (int64_t k = 0; k < count; k++) partial[base + k] = sum(load<vf>(sums + k * VL));
+}
+
+// Segments are handled in groups whose vectors of sums fit this many bytes of cache.
+constexpr int64_t SUMS_BYTES = 256 << 10;
+
+static int64_t group_segments(const ConvPlan& p, int32_t* starts) {
+    int64_t groups = 0, room = 0, fits = SUMS_BYTES / (VL * 4);
+    for (int32_t s = 0; s < p.segments; s++) {
+        int64_t weights = p.segment_entry[s + 1] - p.segment_entry[s];
+        if (groups == 0 || weights > room) {
+            starts[groups++] = s;
+            room = fits;
+        }
+        room -= weights;
+    }
+    starts[groups] = p.segments;
+    return groups;
+}
+
+// dw[k] for each surviving weight, with the forward plan of the layer.
+static void conv_weights(const ConvPlan* plan, const float* x, const float* dy, float* dw,
+                         int64_t batch, int32_t threads) {
+    const ConvPlan& p = *plan;
+    if (p.entries == 0) return;
+    int32_t* starts = reinterpret_cast<int32_t*>(snip::scratch(snip::ENTRIES, p.segments + 1));
+    int64_t groups = group_segments(p, starts);
+    int64_t units = ceil_div(batch, p.lanes) * tiles_of(p);
+    int64_t splits = threads > 1 ? least(units, ceil_div(4 * threads, groups)) : 1;
+    float* partial = snip::scratch(snip::PARTIAL_SUMS, splits * p.entries);
+    auto body = [&](int64_t task) {
+        int64_t group = task / splits, split = task % splits;
+        correlate_tiles(p, x, dy, batch, units * split / splits, units * (split + 1) / splits,
+                        starts[group], starts[group + 1], partial + split * p.entries);
+    };
+    snip::parallel(groups * splits, threads, body);
+    for (int64_t k = 0; k < p.entries; k++) {
+        float total = 0;
+        for (int64_t split = 0; split < splits; split++) total += partial[split * p.entries + k];
+        dw[p.order[k]] = total;
+    }
+}

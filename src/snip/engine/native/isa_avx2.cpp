@@ -1,0 +1,2 @@
+#define SNIP_ISA avx2
+#include "isa.hpp"

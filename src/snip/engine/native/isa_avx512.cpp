@@ -1,0 +1,2 @@
+#define SNIP_ISA avx512
+#include "isa.hpp"

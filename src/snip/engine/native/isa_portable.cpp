@@ -1,0 +1,2 @@
+#define SNIP_ISA portable
+#include "isa.hpp"

@@ -1,0 +1,59 @@
+// Walking planes of the blocked layout [blocks, C, H * W, lanes]: partial vectors, and the lanes of
+// the last block that lie beyond the batch.
+
+static inline vf load_part(const float* p, int64_t n) {
+    float lanes[VL] = {};
+    for (int64_t j = 0; j < n; j++) lanes[j] = p[j];
+    return load<vf>(lanes);
+}
+
+static inline void store_part(float* p, vf v, int64_t n) {
+    float lanes[VL];
+    store<vf>(lanes, v);
+    for (int64_t j = 0; j < n; j++) p[j] = lanes[j];
+}
+
+// Loads or stores a whole vector, or the first n floats of one.
+static inline vf load_upto(const float* p, int64_t n) { return n >= VL ? load<vf>(p) : load_part(p, n); }
+static inline void store_upto(float* p, vf v, int64_t n) {
+    if (n >= VL)
+        store<vf>(p, v);
+    else
+        store_part(p, v, n);
+}
+
+struct Blocks {
+    int64_t channels, plane, lanes, batch;  // plane: floats per channel and block
+
+    int64_t count() const { return ceil_div(batch, lanes); }
+    int64_t valid(int64_t block) const { return least(lanes, batch - block * lanes); }
+    int64_t at(int64_t block, int64_t channel) const { return (block * channels + channel) * plane; }
+    int64_t work() const { return count() * channels * plane; }
+    int64_t samples() const { return plane / lanes * batch; }  // per channel
+};
+
+// Which floats of a vector that starts at float i of a plane belong to the batch.
+struct LaneMask {
+    int32_t keep[64];
+    int64_t lanes;
+    bool whole;
+
+    LaneMask(int64_t lanes_, int64_t valid) : lanes(lanes_), whole(valid >= lanes_) {
+        for (int64_t j = 0; j < 64; j++) keep[j] = j % lanes < valid ? -1 : 0;
+    }
+    vi at(int64_t i) const { return *reinterpret_cast<const vi_any*>(keep + (lanes > VL ? i % lanes : 0)); }
+};
+
+// Calls body(i, n, keep) for each vector of a plane: n floats of it exist from float i on, and
+// those outside `keep` are padding of the batch.
+template <class F>
+static inline void each_vector(int64_t plane, const LaneMask& mask, F body) {
+    vi all = LaneMask(1, 1).at(0);
+    for (int64_t i = 0; i < plane; i += VL) body(i, plane - i, mask.whole ? all : mask.at(i));
+}
+
+// Runs body(channel) for every channel, on several threads when there is enough to do.
+template <class F>
+static inline void each_channel(const Blocks& b, int threads, F body) {
+    snip::parallel(b.channels, b.work() < SERIAL_WORK ? 1 : threads, body);
+}

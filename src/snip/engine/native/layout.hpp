@@ -1,0 +1,101 @@
+// Conversions between the layouts: NCHW or [batch, features] rows, blocks of lanes, feature-major.
+
+#if defined(__clang__)
+#define SNIP_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+typedef int32_t shuffle4 __attribute__((vector_size(16)));
+#define SNIP_SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, shuffle4{i, j, k, l})
+#endif
+
+static inline void transpose4(const float* from, int64_t from_row, float* to, int64_t to_row) {
+    v4 a = load<v4>(from), b = load<v4>(from + from_row);
+    v4 c = load<v4>(from + 2 * from_row), d = load<v4>(from + 3 * from_row);
+    v4 ab_low = SNIP_SHUFFLE(a, b, 0, 4, 1, 5), ab_high = SNIP_SHUFFLE(a, b, 2, 6, 3, 7);
+    v4 cd_low = SNIP_SHUFFLE(c, d, 0, 4, 1, 5), cd_high = SNIP_SHUFFLE(c, d, 2, 6, 3, 7);
+    store<v4>(to, SNIP_SHUFFLE(ab_low, cd_low, 0, 1, 4, 5));
+    store<v4>(to + to_row, SNIP_SHUFFLE(ab_low, cd_low, 2, 3, 6, 7));
+    store<v4>(to + 2 * to_row, SNIP_SHUFFLE(ab_high, cd_high, 0, 1, 4, 5));
+    store<v4>(to + 3 * to_row, SNIP_SHUFFLE(ab_high, cd_high, 2, 3, 6, 7));
+}
+
+// to[c][r] = from[r][c]; columns outermost, so that short rows of `to` are written whole.
+static void transpose_tile(const float* from, int64_t from_row, float* to, int64_t to_row,
+                           int64_t rows, int64_t cols) {
+    int64_t c = 0;
+    for (; c + 4 <= cols; c += 4) {
+        int64_t r = 0;
+        for (; r + 4 <= rows; r += 4)
+            transpose4(from + r * from_row + c, from_row, to + c * to_row + r, to_row);
+        for (; r < rows; r++)
+            for (int64_t j = c; j < c + 4; j++) to[j * to_row + r] = from[r * from_row + j];
+    }
+    for (; c < cols; c++)
+        for (int64_t r = 0; r < rows; r++) to[c * to_row + r] = from[r * from_row + c];
+}
+
+constexpr int64_t TILE = 64;
+
+// [rows, cols] to [cols, rows], each with its own distance between rows.
+static void transpose(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows,
+                      int64_t cols, int32_t threads) {
+    int64_t across = ceil_div(cols, TILE), down = ceil_div(rows, TILE);
+    auto body = [&](int64_t task) {
+        int64_t c = task % across * TILE;
+        for (int64_t r = task / across * TILE, end = least(rows, r + TILE); r < end; r = end)
+            transpose_tile(from + r * from_row + c, from_row, to + c * to_row + r, to_row, end - r,
+                           least(TILE, cols - c));
+    };
+    snip::parallel(across * down, rows * cols < SERIAL_WORK ? 1 : threads, body);
+}
+
+// [batch, features] to [blocks, features, lanes], zero beyond the batch.
+static void rows_to_blocks(const float* rows, float* blocks, int64_t features, int64_t lanes,
+                           int64_t batch, int32_t threads) {
+    int64_t across = ceil_div(features, TILE), down = ceil_div(batch, lanes);
+    auto body = [&](int64_t task) {
+        int64_t block = task / across, f = task % across * TILE, count = least(TILE, features - f);
+        int64_t valid = least(lanes, batch - block * lanes);
+        float* to = blocks + (block * features + f) * lanes;
+        transpose_tile(rows + block * lanes * features + f, features, to, lanes, valid, count);
+        if (valid < lanes) drop_lanes(to, count, lanes, valid);
+    };
+    snip::parallel(across * down, features * batch < SERIAL_WORK ? 1 : threads, body);
+}
+
+static void blocks_to_rows(const float* blocks, float* rows, int64_t features, int64_t lanes,
+                           int64_t batch, int32_t threads) {
+    int64_t across = ceil_div(features, TILE), down = ceil_div(batch, lanes);
+    auto body = [&](int64_t task) {
+        int64_t block = task / across, f = task % across * TILE, count = least(TILE, features - f);
+        transpose_tile(blocks + (block * features + f) * lanes, lanes,
+                       rows + block * lanes * features + f, features, count,
+                       least(lanes, batch - block * lanes));
+    };
+    snip::parallel(across * down, features * batch < SERIAL_WORK ? 1 : threads, body);
+}
+
+// [blocks, features, lanes] to feature-major [features, batch].
+static void blocks_to_features(const float* blocks, float* out, int64_t out_row, int64_t features,
+                               int64_t lanes, int64_t batch, int32_t threads) {
+    auto body = [&](int64_t task) {
+        for (int64_t f = task * TILE, end = least(features, f + TILE); f < end; f++)
+            for (int64_t b = 0; b < batch; b += lanes)
+                copy_floats(out + f * out_row + b, blocks + (b / lanes * features + f) * lanes,
+                            least(lanes, batch - b));
+    };
+    snip::parallel(ceil_div(features, TILE), features * batch < SERIAL_WORK ? 1 : threads, body);
+}
+
+static void features_to_blocks(const float* in, int64_t in_row, float* blocks, int64_t features,
+                               int64_t lanes, int64_t batch, int32_t threads) {
+    auto body = [&](int64_t task) {
+        for (int64_t f = task * TILE, end = least(features, f + TILE); f < end; f++)
+            for (int64_t b = 0; b < batch; b += lanes) {
+                int64_t valid = least(lanes, batch - b);
+                float* to = blocks + (b / lanes * features + f) * lanes;
+                copy_floats(to, in + f * in_row + b, valid);
+                zero_floats(to + valid, lanes - valid);
+            }
+    };
+    snip::parallel(ceil_div(features, TILE), features * batch < SERIAL_WORK ? 1 : threads, body);
+}

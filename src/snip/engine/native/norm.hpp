@@ -1,0 +1,121 @@
+// Batch normalisation with ReLU fused, on blocks. One thread does a whole channel, so that the
+// second pass over it finds it in cache. Lanes beyond the batch do not count and become zero.
+
+struct Moments {
+    double mean, squares;  // squares: sum of squared deviations
+};
+
+// Two passes over one block's plane, which the cache holds; then blocks are merged (Chan et al.).
+static Moments plane_moments(const float* x, int64_t plane, const LaneMask& mask, int64_t samples) {
+    vf total[4] = {};
+    each_vector(plane, mask, [&](int64_t i, int64_t n, vi keep) {
+        total[i / VL % 4] += keep_lanes(load_upto(x + i, n), keep);
+    });
+    double mean = double(sum((total[0] + total[1]) + (total[2] + total[3]))) / samples;
+    vf squares[4] = {}, center = splat<vf>(float(mean));
+    each_vector(plane, mask, [&](int64_t i, int64_t n, vi keep) {
+        vf d = keep_lanes(load_upto(x + i, n) - center, keep);
+        if (n < VL) d = load_part(reinterpret_cast<float*>(&d), n);
+        squares[i / VL % 4] += d * d;
+    });
+    double off = mean - float(mean);  // the deviations were taken from the rounded mean
+    return {mean, double(sum((squares[0] + squares[1]) + (squares[2] + squares[3]))) -
+                      off * off * samples};
+}
+
+static Moments channel_moments(const Blocks& b, const float* x, int64_t channel) {
+    Moments all{0, 0};
+    double seen = 0;
+    for (int64_t block = 0; block < b.count(); block++) {
+        double n = double(b.plane / b.lanes * b.valid(block));
+        Moments m = plane_moments(x + b.at(block, channel), b.plane,
+                                  LaneMask(b.lanes, b.valid(block)), int64_t(n));
+        double apart = m.mean - all.mean;
+        all.mean += apart * n / (seen + n);
+        all.squares += m.squares + apart * apart * seen * n / (seen + n);
+        seen += n;
+    }
+    return all;
+}
+
+// y = x * scale + shift, then ReLU.
+static void affine_channel(const Blocks& b, const float* x, float* y, int64_t channel, float scale,
+                           float shift, bool relu) {
+    vf s = splat<vf>(scale), o = splat<vf>(shift);
+    for (int64_t block = 0; block < b.count(); block++) {
+        const float* from = x + b.at(block, channel);
+        float* to = y + b.at(block, channel);
+        LaneMask mask(b.lanes, b.valid(block));
+        each_vector(b.plane, mask, [&](int64_t i, int64_t n, vi keep) {
+            vf v = load_upto(from + i, n) * s + o;
+            store_upto(to + i, keep_lanes(relu ? relu_of(v) : v, keep), n);
+        });
+    }
+}
+
+// Normalises with the batch's own mean and (biased) variance, which it also returns.
+static void norm_train(const float* x, const float* gamma, const float* beta, float* y, float* mean,
+                       float* variance, int64_t channels, int64_t plane, int64_t lanes,
+                       int64_t batch, double eps, int32_t relu, int32_t threads) {
+    Blocks b{channels, plane, lanes, batch};
+    each_channel(b, threads, [&](int64_t c) {
+        Moments m = channel_moments(b, x, c);
+        mean[c] = float(m.mean);
+        variance[c] = float(m.squares / double(b.samples()));
+        double scale = (gamma ? gamma[c] : 1.0) / __builtin_sqrt(variance[c] + eps);
+        affine_channel(b, x, y, c, float(scale), float((beta ? beta[c] : 0.0) - mean[c] * scale), relu);
+    });
+}
+
+// y = x * scale + shift per channel, then ReLU: batch norm in evaluation mode.
+static void norm_apply(const float* x, const float* scale, const float* shift, float* y,
+                       int64_t channels, int64_t plane, int64_t lanes, int64_t batch, int32_t relu,
+                       int32_t threads) {
+    Blocks b{channels, plane, lanes, batch};
+    each_channel(b, threads,
+                 [&](int64_t c) { affine_channel(b, x, y, c, scale[c], shift[c], relu); });
+}
+
+// Gradients of norm_train, or with `frozen` those of fixed statistics. ReLU's derivative comes from
+// the output computed again, so that nothing but x need be kept.
+static void norm_backward(const float* x, const float* dy, const float* gamma, const float* beta,
+                          const float* mean, const float* variance, float* dx, float* dgamma,
+                          float* dbeta, int64_t channels, int64_t plane, int64_t lanes,
+                          int64_t batch, double eps, int32_t relu, int32_t frozen, int32_t threads) {
+    Blocks b{channels, plane, lanes, batch};
+    each_channel(b, threads, [&](int64_t c) {
+        double inverse = 1.0 / __builtin_sqrt(variance[c] + eps);
+        double scale = (gamma ? gamma[c] : 1.0) * inverse;
+        vf s = splat<vf>(float(scale)), center = splat<vf>(mean[c]), zero = splat<vf>(0.0f);
+        vf o = splat<vf>(float((beta ? beta[c] : 0.0) - mean[c] * scale));
+        auto gradient = [&](vf v, vf d, vi keep) {
+            return keep_lanes(d, relu ? keep & (v * s + o > zero) : keep);
+        };
+        double total = 0, along = 0;  // sums of g and of g * (x - mean)
+        for (int64_t block = 0; block < b.count(); block++) {
+            const float *v = x + b.at(block, c), *d = dy + b.at(block, c);
+            vf sums[2] = {zero, zero}, products[2] = {zero, zero};
+            each_vector(plane, LaneMask(lanes, b.valid(block)), [&](int64_t i, int64_t n, vi keep) {
+                vf value = load_upto(v + i, n), g = gradient(value, load_upto(d + i, n), keep);
+                sums[i / VL % 2] += g;
+                products[i / VL % 2] += g * keep_lanes(value - center, keep);
+            });
+            total += sum(sums[0] + sums[1]);
+            along += sum(products[0] + products[1]);
+        }
+        if (dgamma) dgamma[c] = float(along * inverse);
+        if (dbeta) dbeta[c] = float(total);
+        if (!dx) return;
+        vf mean_g = splat<vf>(frozen ? 0.0f : float(total / b.samples()));
+        vf slope = splat<vf>(frozen ? 0.0f : float(along * inverse * inverse / b.samples()));
+        for (int64_t block = 0; block < b.count(); block++) {
+            const float *v = x + b.at(block, c), *d = dy + b.at(block, c);
+            float* to = dx + b.at(block, c);
+            each_vector(plane, LaneMask(lanes, b.valid(block)), [&](int64_t i, int64_t n, vi keep) {
+                vf value = load_upto(v + i, n), g = gradient(value, load_upto(d + i, n), keep);
+                vf moved = (g - mean_g - (value - center) * slope) * s;
+                store_upto(to + i, keep_lanes(moved, keep), n);
+            });
+        }
+    });
+}

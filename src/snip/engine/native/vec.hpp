@@ -1,0 +1,105 @@
+// One vector type per instruction set, written with the compilers' vector extension so that every
+// kernel exists once. Included inside the namespace of an instruction set (see isa.hpp).
+#if defined(__AVX512F__)
+constexpr int VL = 16;        // floats per vector
+constexpr int MAX_ACC = 24;   // accumulators that stay in registers beside the broadcast
+constexpr int MAX_HELD = 24;  // vectors held while two accumulators run
+#elif defined(__AVX2__)
+constexpr int VL = 8;
+constexpr int MAX_ACC = 14;
+constexpr int MAX_HELD = 12;
+#else
+constexpr int VL = 4;  // SSE2 and NEON both have it
+constexpr int MAX_ACC = 12;
+constexpr int MAX_HELD = 12;
+#endif
+
+// GCC turns short loops over an array of accumulators into memset/memcpy and then spills all of
+// them on every iteration (measured: a third of the speed); asking for the unrolling prevents it.
+#define SNIP_UNROLL _Pragma("GCC unroll 32")
+
+typedef float vf __attribute__((vector_size(VL * 4)));
+typedef int32_t vi __attribute__((vector_size(VL * 4)));
+typedef float vf_any __attribute__((vector_size(VL * 4), aligned(4), may_alias));
+typedef int32_t vi_any __attribute__((vector_size(VL * 4), aligned(4), may_alias));
+typedef float v4 __attribute__((vector_size(16)));
+typedef float v4_any __attribute__((vector_size(16), aligned(4), may_alias));
+
+// Width<V>: what the templates of the linear kernels need to know of a vector or a lone float.
+template <class V>
+struct Width {
+    static constexpr int lanes = sizeof(V) / 4;
+};
+template <class V>
+struct Unaligned;
+template <>
+struct Unaligned<float> {
+    typedef float type;
+};
+template <>
+struct Unaligned<v4> {
+    typedef v4_any type;
+};
+#if defined(__AVX2__)
+template <>
+struct Unaligned<vf> {
+    typedef vf_any type;
+};
+#endif
+
+template <class V>
+static inline V load(const float* p) {
+    return *reinterpret_cast<const typename Unaligned<V>::type*>(p);
+}
+template <class V>
+static inline void store(float* p, V v) {
+    *reinterpret_cast<typename Unaligned<V>::type*>(p) = v;
+}
+
+// Written out because a loop over the lanes does not become a broadcast.
+template <class V>
+static inline V splat(float s);
+template <>
+inline float splat<float>(float s) {
+    return s;
+}
+template <>
+inline v4 splat<v4>(float s) {
+    return v4{s, s, s, s};
+}
+#if defined(__AVX512F__)
+template <>
+inline vf splat<vf>(float s) {
+    return vf{s, s, s, s, s, s, s, s, s, s, s, s, s, s, s, s};
+}
+#elif defined(__AVX2__)
+template <>
+inline vf splat<vf>(float s) {
+    return vf{s, s, s, s, s, s, s, s};
+}
+#endif
+
+template <class V>
+static inline float sum(V v) {
+    float total = 0;
+    SNIP_UNROLL for (int i = 0; i < Width<V>::lanes; i++) total += v[i];
+    return total;
+}
+template <>
+inline float sum<float>(float v) {
+    return v;
+}
+
+// Keeps a NaN, as torch's ReLU does.
+template <class V>
+static inline V relu_of(V v) {
+    V zero = splat<V>(0.0f);
+    return v < zero ? zero : v;
+}
+
+// The lanes of v where keep is all ones, zero elsewhere (a NaN in a dropped lane does not survive).
+static inline vf keep_lanes(vf v, vi keep) { return (vf)((vi)v & keep); }
+
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
