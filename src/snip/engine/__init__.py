@@ -1,0 +1,1 @@
+"""Pruned networks that run as fast as their zeros allow."""
