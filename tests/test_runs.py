@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,8 @@ def test_run_leaves_everything_in_its_folder(finished: RunResult) -> None:
     assert data["best_test_error"] <= data["test_error"]
     assert json.loads((finished.folder / "config.json").read_text()) == CONFIG.to_dict()
     assert [line.iteration for line in finished.history()] == [50, 100]
+    report = json.loads((finished.folder / "report.json").read_text())
+    assert report["kept"] == data["kept"]
 
 
 def test_saved_weights_load_into_a_plain_network(finished: RunResult, mnist: Dataset) -> None:
@@ -141,6 +144,20 @@ def test_stopped_run_resumes_to_the_same_bits(finished: RunResult, tmp_path: Pat
     for name in ("model.safetensors", "selected.safetensors", "masks.safetensors"):
         ours, theirs = (load_file(place / name) for place in (result.folder, finished.folder))
         assert all(torch.equal(value, theirs[key]) for key, value in ours.items())
+
+
+def test_killed_between_training_and_result(finished: RunResult, tmp_path: Path) -> None:
+    def never(metrics: Metrics) -> None:
+        raise StoppedError
+
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    for name in ("result.json", "model.safetensors", "selected.safetensors"):
+        (folder / name).unlink()
+    again = run(CONFIG, folder=folder, on_metrics=never)  # trains not a single step
+    assert again.test_error == finished.test_error
+    ours, theirs = (load_file(place / "model.safetensors") for place in (folder, finished.folder))
+    assert all(torch.equal(value, theirs[key]) for key, value in ours.items())
 
 
 def test_dense_reference_has_no_masks(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import snip
-from snip.data import Dataset, load
+from snip.data import Augmentation, Dataset, load
 from snip.errors import FileError, InputError
 from snip.models import build
 from snip.training import (
@@ -212,6 +212,21 @@ def test_adam_resumes_to_the_same_bits(mnist: Dataset, tmp_path: Path) -> None:
             folder=tmp_path, checkpoint_seconds=0, step=stopping_at(30),
         )  # fmt: skip
     train(fresh, mnist, config, folder=tmp_path)
+    assert same_weights(fresh, whole_model)
+
+
+def test_augmented_run_resumes_to_the_same_bits(mnist: Dataset, tmp_path: Path) -> None:
+    moving = dataclasses.replace(mnist, augment=Augmentation(flip=True, translate=4))
+    whole_model, plain_model, fresh = (chancy_network() for _ in range(3))
+    train(whole_model, moving, CONFIG)
+    train(plain_model, moving, dataclasses.replace(CONFIG, augment=False))
+    assert not same_weights(whole_model, plain_model)
+    with pytest.raises(StoppedError):
+        train(
+            chancy_network(), moving, CONFIG,
+            folder=tmp_path, checkpoint_seconds=0, step=stopping_at(44),
+        )  # fmt: skip
+    train(fresh, moving, CONFIG, folder=tmp_path)
     assert same_weights(fresh, whole_model)
 
 

@@ -156,10 +156,15 @@ def test_folder_that_cannot_be_is_refused(mnist: Dataset, tmp_path: Path) -> Non
 
 
 def test_leftovers_of_a_killed_writer_are_removed(mnist: Dataset, finished: Path) -> None:
-    leftover = finished.parent / ".checkpoint.ab12cd.pt"
-    leftover.write_bytes(b"half a checkpoint")
+    names = (".checkpoint.ab12cd34.pt", ".model.ab12cd34.safetensors", ".result.ab12cd34.json")
+    leftovers = [finished.parent / name for name in names]
+    for path in leftovers:
+        path.write_bytes(b"half a file")
+    others = finished.parent / ".checkpoints"
+    others.write_text("not ours")
     train(network(), mnist, CONFIG, folder=finished.parent)
-    assert not leftover.exists()
+    assert not any(path.exists() for path in leftovers)
+    assert others.exists()
 
 
 @needs_full_device

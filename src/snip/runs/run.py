@@ -171,7 +171,7 @@ def _write_start(place: Path, config: RunConfig, model: nn.Module, masks: Masks 
     layout.write_json(place / layout.CONFIG, config.to_dict())
     if masks is not None:
         masks.save(place / MASKS)
-        layout.write_json(place / layout.REPORT, getattr(report(model, masks), "to_dict", dict)())
+        layout.write_json(place / layout.REPORT, report(model, masks).to_dict())
 
 
 def _result(

@@ -18,6 +18,9 @@ from snip.training.state import State
 
 CHECKPOINT = "checkpoint.pt"
 METRICS = "metrics.jsonl"
+# Every file that a run may have been writing when it was killed; see also snip.runs.folder.
+WRITTEN = (CHECKPOINT, METRICS, "masks.safetensors", "model.safetensors", "selected.safetensors",
+           "config.json", "report.json", "result.json")  # fmt: skip
 
 
 class Journal:
@@ -95,7 +98,7 @@ class Journal:
         """Delete the temporary files of a process that was killed while writing."""
         if self._folder is None:
             return
-        for name in (CHECKPOINT, METRICS):
+        for name in WRITTEN:
             stem, suffix = Path(name).stem, Path(name).suffix
             for path in self._folder.glob(f".{stem}.*{suffix}"):
                 path.unlink(missing_ok=True)

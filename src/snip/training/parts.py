@@ -18,7 +18,7 @@ from snip.errors import InputError
 from snip.training.config import TrainConfig
 from snip.training.evaluate import wrong_answers
 
-EVALUATION_BATCH = 500  # images; only speed and memory depend on it
+EVALUATION_BATCH = 250  # images; only speed, memory and the last bits of a loss depend on it
 
 # step(model, optimizer, images, labels) -> (mean loss, wrong answers); it leaves the weights
 # alone when the loss is not finite. Another way to execute a network is another step.
