@@ -98,12 +98,12 @@ class Masks(Mapping[str, torch.Tensor]):
 
     def apply(self, model: nn.Module) -> None:
         """Zero what is pruned and keep it zero through training; all or nothing."""
-        self._check_fit(model)
+        self.check_fit(model)
         holding.hold(unwrap(model), self._masks, self.provenance)
 
     def check(self, model: nn.Module) -> None:
         """Raise if any pruned weight of `model` is not exactly zero."""
-        self._check_fit(model)
+        self.check_fit(model)
         parameters = dict(unwrap(model).named_parameters())
         for name, mask in self.items():
             alive = int(torch.count_nonzero(parameters[name].detach().cpu()[~mask]))
@@ -153,7 +153,8 @@ class Masks(Mapping[str, torch.Tensor]):
                 f"{path} is no whole mask file ({error}): copy or make it anew."
             ) from error
 
-    def _check_fit(self, model: nn.Module) -> None:
+    def check_fit(self, model: nn.Module) -> None:
+        """Raise unless every mask has its parameter in `model`, of the same shape."""
         parameters = dict(unwrap(model).named_parameters())
         for name, mask in self.items():
             if name not in parameters:

@@ -81,7 +81,7 @@ def prune(
         "loss": getattr(loss_fn, "__qualname__", "custom") if loss_fn else "cross_entropy",
         "seed": torch.initial_seed(),
         "protocol": "train-scored" if redraw is None else "redraw",
-        "uses": {name: counter.uses[name] for name in masks if name in counter.uses},
+        "uses": counter.uses,
         "left_out": left_out(model, params),
         "versions": versions(),
     } | seen.provenance()

@@ -161,7 +161,7 @@ def _masks_of(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Mas
             "or pass masks=..."
         )
     found = found if isinstance(found, Masks) else Masks(found)
-    found._check_fit(model)
+    found.check_fit(model)
     order = [name for name, _ in model.named_parameters() if name in found]
     return Masks({name: found[name] for name in order}, found.provenance)
 

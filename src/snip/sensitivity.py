@@ -74,7 +74,7 @@ class _Total:
     def add(self, gradients: list[torch.Tensor | None], weight: int) -> None:
         first = not self.sums
         self.weight += weight
-        for name, parameter in reversed(self.params.items()):
+        for name, parameter in reversed(list(self.params.items())):
             # Popped as it is used up: each layer's gradient is freed before the next score
             # is made, so that scoring needs hardly more memory than the backward pass did.
             term = _term(parameter, gradients.pop(), signed=self.reduction == "abs_of_sum")

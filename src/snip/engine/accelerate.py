@@ -16,6 +16,7 @@ from snip.engine.graph import Converter
 from snip.engine.kernels.library import available, reason
 from snip.engine.layers import SparseConv2d, SparseLinear, convertible
 from snip.engine.memory import Timings
+from snip.engine.network import Network
 from snip.engine.packing import PackedModule
 from snip.engine.recurrent import SparseRecurrent
 from snip.engine.recurrent import convertible as recurrent_convertible
@@ -25,8 +26,6 @@ from snip.parameters import unwrap
 from snip.prune import SnipWarning, held_masks
 from snip.undisturbed import undisturbed
 
-PLAIN = "_snip_plain"  # on an accelerated network: the user's model it was made from
-
 
 def accelerate(model: nn.Module, batch: Any, *, masks: Masks | None = None) -> nn.Module:
     """A network with the outputs and gradients of the pruned `model` that does only its work.
@@ -35,7 +34,7 @@ def accelerate(model: nn.Module, batch: Any, *, masks: Masks | None = None) -> n
     Without native kernels the model itself comes back, with a warning: it runs dense.
     """
     model = unwrap(model)
-    if is_accelerated(model):
+    if isinstance(model, Network):
         raise InputError("the model is accelerated already: snip.densify(model) takes it back.")
     masks = held_masks(model) if masks is None else masks
     if masks is None:
@@ -53,26 +52,18 @@ def accelerate(model: nn.Module, batch: Any, *, masks: Masks | None = None) -> n
     # Through the memo, deepcopy puts the sparse layers where the dense ones were, and copies
     # no dense weight.
     root = copy.deepcopy(model, {id(layer): sparse for layer, sparse in replaced.items()})
-    result = _converted(model, root, inputs)
-    result.train(model.training)
-    result.__dict__[PLAIN] = (model,)  # in a tuple, so that it is no submodule
-    return result
+    return _converted(model, root, inputs)
 
 
 def densify(model: nn.Module) -> nn.Module:
     """The ordinary model that `accelerate` was given, with the weights as they are now."""
     model = unwrap(model)
-    if not is_accelerated(model):
+    if not isinstance(model, Network):
         raise InputError("this model was not made by snip.accelerate: it is an ordinary one.")
-    plain: nn.Module = model.__dict__[PLAIN][0]
+    plain = model.plain[0]
     plain.load_state_dict(model.state_dict(), strict=True)
     plain.train(model.training)
     return plain
-
-
-def is_accelerated(model: nn.Module) -> bool:
-    """Whether `accelerate` made this model."""
-    return PLAIN in model.__dict__
 
 
 def _inputs(batch: Any) -> torch.Tensor:
@@ -122,8 +113,8 @@ def _blocked_norm(norm: nn.BatchNorm2d) -> BlockedNorm:
     return twin  # type: ignore[return-value]
 
 
-def _converted(model: nn.Module, root: nn.Module, inputs: torch.Tensor) -> nn.Module:
-    """The traced network in the engine's layouts; a model that cannot be traced stays as it is."""
+def _converted(model: nn.Module, root: nn.Module, inputs: torch.Tensor) -> Network:
+    """The network in the engine's layouts; layer by layer where it cannot be traced."""
     try:
         traced = fx.symbolic_trace(model)
         with undisturbed(model), torch.no_grad():
@@ -135,7 +126,7 @@ def _converted(model: nn.Module, root: nn.Module, inputs: torch.Tensor) -> nn.Mo
             SnipWarning,
             stacklevel=3,
         )
-        return root
+        return Network(root, None, model)
     timings = Timings()
     dense = dense_layers(traced, root, timings)
     timings.save()
@@ -143,7 +134,7 @@ def _converted(model: nn.Module, root: nn.Module, inputs: torch.Tensor) -> nn.Mo
         layer = root.get_submodule(name)
         if isinstance(layer, SparseLinear):
             layer.run_dense = True
-    return Converter(traced, root, dense).convert()
+    return Network(root, Converter(traced, root, dense).convert(), model)
 
 
 class Shapes(fx.Interpreter):

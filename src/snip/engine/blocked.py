@@ -17,6 +17,7 @@ from snip.engine.kernels.pool import (
     mean_pool,
     mean_pool_backward,
 )
+from snip.engine.layout import from_blocked, native, to_blocked
 
 Tensor = torch.Tensor
 Pair = tuple[int, int]
@@ -102,6 +103,9 @@ class BlockedNorm(nn.BatchNorm2d):
 
     def on_blocked(self, x: Tensor, batch: int) -> Tensor:
         """Blocked -> blocked, in the module's own mode."""
+        if not native(x) or (self.weight is not None and not native(self.weight)):
+            y = self.forward(from_blocked(x, batch))
+            return to_blocked(y.relu() if self.relu else y)
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
         if not self.training and self.running_mean is not None:
@@ -164,6 +168,9 @@ def blocked_max_pool(
     ceil_mode: bool = False,
 ) -> Tensor:
     """Max pooling, blocked -> blocked."""
+    if not native(x):
+        settings = (kernel_size, stride, padding, dilation, ceil_mode)
+        return to_blocked(F.max_pool2d(from_blocked(x, batch), *settings))
     window = Window(
         (x.shape[2], x.shape[3]),
         pair(kernel_size),
@@ -177,7 +184,7 @@ def blocked_max_pool(
 
 def blocked_mean(x: Tensor, batch: int) -> Tensor:
     """Mean over height and width, blocked -> lines [C, N]."""
-    return _MeanPool.apply(x, batch)
+    return _MeanPool.apply(x, batch) if native(x) else from_blocked(x, batch).mean((2, 3)).t()
 
 
 def blocked_pad(x: Tensor, left: int, right: int, top: int, bottom: int) -> Tensor:

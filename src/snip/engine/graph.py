@@ -49,16 +49,20 @@ class Converter:
         self.values: dict[fx.Node, Value] = {}
         self.notes: dict[str, str] = {}
 
-    def convert(self) -> fx.GraphModule:
-        """The new network, with the modules of `root`."""
+    def convert(self) -> fx.Graph:
+        """The graph of the new network, over the modules of `root`."""
         for node in self.traced.graph.nodes:
             if node not in self.values:  # a ReLU may have been taken into the layer before it
                 self.values[node] = self._convert(node)
-        network = fx.GraphModule(self.root, self.graph, type(self.root).__name__)
-        network.graph.eliminate_dead_code()  # batch sizes that nobody asked for
-        network.graph.lint()
-        network.recompile()
-        return network
+        self._drop_unused()
+        self.graph.lint()
+        return self.graph
+
+    def _drop_unused(self) -> None:
+        """Batch sizes and modules that nobody asked for in the end."""
+        for node in reversed(list(self.graph.nodes)):
+            if not node.users and (node.target is batch_size or node.op == "get_attr"):
+                self.graph.erase_node(node)
 
     def _convert(self, node: fx.Node) -> Value:
         module = self._module(node)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from snip.engine.kernels.conv import ConvIndex
 from snip.engine.kernels.index import LinearIndex
-from snip.engine.layout import from_blocked, to_blocked
+from snip.engine.layout import from_blocked, native, to_blocked
 from snip.engine.packing import PackedModule
 from snip.engine.products import ConvProduct, LinearProduct
 
 Pair = tuple[int, int]
-
-
-def native(x: torch.Tensor) -> bool:
-    """Whether the kernels take this tensor; anything else goes the slow, correct way."""
-    return x.dtype == torch.float32 and x.device.type == "cpu"
 
 
 class SparseLinear(PackedModule):
@@ -124,6 +121,10 @@ class SparseConv2d(PackedModule):
                 self.groups,
             )
         return self.indices[in_shape]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Indices hold addresses of this process, and are quickly prepared again.
+        return self.__dict__ | {"indices": {}}
 
     def extra_repr(self) -> str:
         """For print(model)."""

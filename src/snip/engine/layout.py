@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from snip.engine.kernels.layout import (
+    LANES,
     blocks_to_features,
     blocks_to_rows,
     features_to_blocks,
@@ -67,24 +69,34 @@ class _ToLines(torch.autograd.Function):
         return dy.t()
 
 
+def native(x: torch.Tensor) -> bool:
+    """Whether the kernels take this tensor; anything else goes the slow, correct way."""
+    return x.dtype == torch.float32 and x.device.type == "cpu"
+
+
 def to_blocked(x: torch.Tensor) -> torch.Tensor:
     """[N, C, H, W] -> blocked."""
-    return _ToBlocked.apply(x)
+    if native(x):
+        return _ToBlocked.apply(x)
+    padded = F.pad(x, (0, 0, 0, 0, 0, 0, 0, -len(x) % LANES))
+    return padded.unflatten(0, (-1, LANES)).permute(0, 2, 3, 4, 1)
 
 
 def from_blocked(x: torch.Tensor, batch: int) -> torch.Tensor:
     """blocked -> [N, C, H, W]."""
-    return _FromBlocked.apply(x, batch)
+    if native(x):
+        return _FromBlocked.apply(x, batch)
+    return x.permute(0, 4, 1, 2, 3).flatten(0, 1)[:batch]
 
 
 def blocked_to_lines(x: torch.Tensor, batch: int) -> torch.Tensor:
     """blocked -> [C * H * W, N]: what flatten(1) is to plain activations."""
-    return _Flatten.apply(x, batch)
+    return _Flatten.apply(x, batch) if native(x) else from_blocked(x, batch).flatten(1).t()
 
 
 def to_lines(x: torch.Tensor) -> torch.Tensor:
     """[N, features] -> [features, N]."""
-    return _ToLines.apply(x)
+    return _ToLines.apply(x) if native(x) else x.t()
 
 
 def from_lines(x: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.linear import linear_backward, linear_forward
 from snip.engine.kernels.recurrent import gru_backward, gru_forward, lstm_backward, lstm_forward
-from snip.engine.layers import native
+from snip.engine.layout import native
 from snip.engine.packing import PackedModule
 from snip.errors import InputError
 
