@@ -9,6 +9,7 @@ from networks import KINDS, make
 from torch import nn
 
 import snip
+from snip.costs import flops
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -178,3 +179,17 @@ def test_a_tied_weight_is_pruned_once_in_both_places():
     masks = snip.prune(model, (torch.randn(5, 4), torch.randint(0, 4, (5,))), sparsity=0.5)
     assert masks.total == 16
     assert torch.equal(model[2].weight != 0, masks["0.weight"])
+
+
+def test_a_flop_budget_saves_flops():
+    model, batch = make("residual")
+    twin = copy.deepcopy(model)
+    by_count = snip.prune(model, batch, sparsity=0.7)
+    by_flops = snip.prune(twin, batch, sparsity=0.7, budget="flops")
+    uses = by_flops.provenance["uses"]
+    dense = flops({n: torch.ones_like(m) for n, m in by_flops.items()}, uses)
+    assert flops(by_flops, uses) <= 0.3 * dense
+    assert by_flops["head.weight"].sum() >= by_count["head.weight"].sum()  # used once: cheap
+    assert by_flops.provenance["budget"] == "flops"
+    with pytest.raises(snip.InputError, match="'flops'"):
+        snip.prune(model, batch, sparsity=0.8, budget="flop")

@@ -187,3 +187,31 @@ def test_bad_scores_are_refused():
         snip.select({"a": torch.tensor([1, 2])}, sparsity=0.5)
     with pytest.raises(snip.InputError, match="'uniform'"):
         snip.select({"a": torch.rand(4)}, sparsity=0.5, scope="unifrom")
+
+
+def test_a_cost_budget_takes_the_most_score_per_cost():
+    scores = {"dear": torch.tensor([8.0, 4.0]), "cheap": torch.tensor([3.0, 1.0, 0.5])}
+    masks = snip.select(scores, sparsity=0.5, costs={"dear": 4.0, "cheap": 1.0})
+    # 11 in all, 5.5 to spend: 3 (1), 8/4 (4), then 1 does not fit any more, nor does 4/4
+    assert masks["dear"].tolist() == [True, False]
+    assert masks["cheap"].tolist() == [True, False, False]
+    with pytest.raises(snip.InputError, match="positive"):
+        snip.select(scores, sparsity=0.5, costs={"dear": 4.0})
+    with pytest.raises(snip.InputError, match="no floor"):
+        snip.select(scores, sparsity=0.5, floor=1, costs={"dear": 4.0, "cheap": 1.0})
+
+
+@given(seed=st.integers(0, 200), sparsity=st.floats(0, 0.999))
+@settings(max_examples=50, deadline=None)
+def test_a_cost_budget_is_kept_and_well_used(seed, sparsity):
+    torch.manual_seed(seed)
+    scores = {"a": torch.rand(30), "b": torch.rand(20), "c": torch.zeros(5)}
+    costs = {"a": 3.0, "b": 7.0, "c": 1.0}
+    budget = sum(len(s) * costs[n] for n, s in scores.items()) * (1 - sparsity)
+    masks = snip.select(scores, sparsity=sparsity, costs=costs)
+    spent = sum(int(m.sum()) * costs[n] for n, m in masks.items())
+    assert spent <= budget + 1e-9
+    assert budget - spent < 7 or masks.kept == masks.total
+    kept = torch.cat([scores[n][masks[n]] / costs[n] for n in "ab"])
+    lost = torch.cat([scores[n][~masks[n]] / costs[n] for n in "ab"])
+    assert not len(kept) or not len(lost) or kept.min() >= lost.max()

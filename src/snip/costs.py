@@ -102,6 +102,13 @@ def flops_per_element(shape: torch.Size | tuple[int, ...], uses: float) -> float
     return (2.0 if len(shape) > 1 else 1.0) * uses
 
 
+def element_flops(
+    tensors: Mapping[str, torch.Tensor], uses: Mapping[str, float]
+) -> dict[str, float]:
+    """FLOPs per sample of one element of each tensor; an unused one counts as used once."""
+    return {n: flops_per_element(t.shape, uses.get(n, 1.0)) for n, t in tensors.items()}
+
+
 def flops(kept: Mapping[str, torch.Tensor], uses: Mapping[str, float]) -> float:
     """FLOPs per sample of the True elements, in the layers that `uses` knows."""
     return sum(

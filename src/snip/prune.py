@@ -13,7 +13,7 @@ from torch import nn
 from snip import holding
 from snip.batches import Batch, LossFn, as_batches, batch_size, first_tensor
 from snip.budgets import Scope, checked_sparsity, kept_count
-from snip.costs import count_uses
+from snip.costs import count_uses, element_flops
 from snip.errors import InputError, nearest
 from snip.initializers import INITIALIZERS, initialize
 from snip.masks import Masks
@@ -22,6 +22,7 @@ from snip.selection import select
 from snip.sensitivity import Scores, connection_sensitivity
 from snip.version import __version__
 
+BUDGETS = ("connections", "flops")
 Redraw = str | Callable[[nn.Module], object]
 
 
@@ -43,15 +44,19 @@ def prune(
     batch_norm: str = "eval",
     loss_reduction: str = "mean",
     redraw: Redraw | None = None,
+    budget: str = "connections",
 ) -> Masks:
     """Remove all but the round(m (1 - sparsity)) most sensitive connections; returns the masks.
 
     `batches`: one batch or an iterable of them; `loss_fn(model, batch)` is cross-entropy of an
     (inputs, targets) pair unless given. `redraw`: None trains the weights that were scored (the
     paper's text); an initialiser's name or a function that re-initialises the model trains
-    another draw under the same masks (the authors' code). A model that is pruned already is
-    pruned further.
+    another draw under the same masks (the authors' code). `budget="flops"` keeps the most
+    sensitivity per FLOP: `sparsity` is then the fraction of the FLOPs that is saved. A model that
+    is pruned already is pruned further.
     """
+    if budget not in BUDGETS:
+        raise nearest("budget", budget, BUDGETS)
     sparsity = checked_sparsity(sparsity)
     chosen = require_prunable(model, params)
     _check_budget(model, chosen, sparsity)
@@ -70,12 +75,21 @@ def prune(
             loss_reduction=loss_reduction,
         )
     _check_gradients(scores)
-    masks = select(scores, sparsity=sparsity, scope=scope, floor=floor, within=held_masks(model))
+    costs = element_flops(scores, counter.uses) if budget == "flops" else None
+    masks = select(
+        scores,
+        sparsity=sparsity,
+        scope=scope,
+        floor=floor,
+        within=held_masks(model),
+        costs=costs,
+    )
     masks.provenance |= {
         "method": "snip",
         "kept": masks.kept,
         "total": masks.total,
         "floor": floor,
+        "budget": budget,
         "reduction": reduction,
         "batch_norm": batch_norm,
         "loss": getattr(loss_fn, "__qualname__", "custom") if loss_fn else "cross_entropy",

@@ -20,6 +20,7 @@ def select(
     scope: Scope = "global",
     floor: float = 0,
     within: Mapping[str, torch.Tensor] | None = None,
+    costs: Mapping[str, float] | None = None,
 ) -> Masks:
     """Masks that keep exactly kappa = round(m (1 - sparsity)) connections, the highest scores.
 
@@ -27,10 +28,14 @@ def select(
     each parameter), "erk", or {parameter or layer name: sparsity}.
     floor: what each layer keeps at least, a count or a fraction (global scope).
     within: masks to stay inside, to prune a pruned model further.
+    costs: what one element of each parameter costs (FLOPs, say). Then `sparsity` is the fraction
+    of the total cost that is saved, and the connections with the most score per cost stay.
     """
     sparsity = checked_sparsity(sparsity)
     _check_scores(scores)
-    if floor:
+    if costs is not None:
+        kept = _by_cost(scores, sparsity, scope, floor, within, costs)
+    elif floor:
         kept = _with_floor(scores, sparsity, scope, floor, within)
     else:
         kept = {}
@@ -94,6 +99,25 @@ def _with_floor(
         for layer in short:
             fixed |= _keep({n: scores[n] for n in free.pop(layer)}, floors[layer], within)
             left -= floors[layer]
+
+
+def _by_cost(
+    scores: Mapping[str, torch.Tensor],
+    sparsity: float,
+    scope: Scope,
+    floor: float,
+    within: Mapping[str, torch.Tensor] | None,
+    costs: Mapping[str, float],
+) -> dict[str, torch.Tensor]:
+    """The greedy answer to the knapsack: most score per cost first, while the budget lasts."""
+    if scope != "global" or floor:
+        raise InputError("a cost budget ranks all connections together: no scope, no floor.")
+    for name in scores:
+        if not costs.get(name, 0) > 0:
+            raise InputError(f"costs[{name!r}] is {costs.get(name)}: every cost must be positive.")
+    total = sum(score.numel() * costs[name] for name, score in scores.items())
+    per_cost = {name: score / costs[name] for name, score in scores.items()}
+    return keep_top(per_cost, total * (1 - sparsity), within, {n: costs[n] for n in scores})
 
 
 def _floor_of(names: list[str], scores: Mapping[str, torch.Tensor], floor: float) -> int:
