@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from snip.engine.build import LIBRARY
+from snip.engine import build
 from snip.engine.kernels.plan import ConvPlanStruct
 from snip.errors import InputError, nearest
 
@@ -46,21 +46,27 @@ SIGNATURES: dict[str, list[Any]] = {
 @cache
 def _load() -> ctypes.CDLL | str:
     """The library, or why there is none."""
-    if not LIBRARY.exists():
+    path = build.LIBRARY
+    if not path.exists():
         return (
-            f"{LIBRARY.name} was not built when snip was installed, which needs a C++ compiler "
+            f"{path.name} was not built when snip was installed, which needs a C++ compiler "
             "(g++ or clang++); with one, run: python -m snip.engine.build"
         )
     try:
-        library = ctypes.CDLL(str(LIBRARY))
+        library = ctypes.CDLL(str(path))
     except OSError as error:
-        return f"{LIBRARY.name} cannot be loaded: {error}"
+        return f"{path.name} cannot be loaded: {error}"
     library.snip_kernel.restype = c_void_p
     library.snip_kernel.argtypes = [c_char_p, c_char_p]
     library.snip_set_name.restype = c_char_p
     library.snip_use_team.argtypes = [c_void_p]
     library.snip_use_team(_torch_team())
     return library
+
+
+def share_torch_threads(share: bool) -> None:
+    """Run on torch's own OpenMP threads (the default where found), or on a pool that sleeps."""
+    library().snip_use_team(_torch_team() if share else None)
 
 
 def _torch_team() -> int | None:

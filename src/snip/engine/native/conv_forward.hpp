@@ -53,7 +53,7 @@ struct AccumulateTable {
     template <int T, int G>
     constexpr void fill() {
         of[T][G] = accumulate<T, G>;
-        if constexpr ((G + 1) * T <= MAX_ACC) fill<T, G + 1>();
+        if constexpr (2 * G * T <= MAX_ACC) fill<T, 2 * G>();
         if constexpr (G == 1 && T < MAX_ACC) fill<T + 1, 1>();
     }
 };
@@ -116,8 +116,8 @@ static void run_segment(const ConvOutput& o, const TilePlace& t, const Registers
     tile.relu = final && o.relu;
     tile.from_row = sums_row;
     tile.to_row = direct ? o.row_floats() : sums_row;
-    for (int64_t row = 0; row < t.rows; row += regs.height) {
-        int64_t height = least(regs.height, t.rows - row);
+    for (int64_t row = 0, height; row < t.rows; row += height) {
+        height = regs.rows_at(t.rows - row);
         float* goal = direct ? o.at(t, out, t.row + row, t.col) : sums + row * sums_row;
         for (int64_t piece = 0; piece < regs.pieces; piece++) {
             int64_t v0 = regs.vectors * piece / regs.pieces;

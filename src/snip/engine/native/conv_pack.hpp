@@ -93,14 +93,17 @@ static inline int64_t packed_floats(const ConvPlan& p) {
 struct Registers {
     int64_t vectors;  // per row of the tile
     int64_t pieces;   // of a row
-    int64_t height;   // rows together, when a row is a single piece
+    int64_t height;   // rows together, when a row is a single piece; a power of two
+    int64_t rows_at(int64_t left) const {
+        int64_t rows = height;
+        while (rows > left) rows /= 2;
+        return rows;
+    }
 };
 
 static inline Registers registers_for(int64_t vectors, int64_t rows, int64_t most_held) {
     Registers r{vectors, ceil_div(vectors, most_held), 1};
-    if (r.pieces == 1) {
-        int64_t groups = ceil_div(rows, most_held / vectors);
-        r.height = ceil_div(rows, groups);
-    }
+    if (r.pieces == 1)
+        while (2 * r.height <= rows && 2 * r.height * vectors <= most_held) r.height *= 2;
     return r;
 }

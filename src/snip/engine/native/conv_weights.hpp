@@ -29,7 +29,7 @@ struct CorrelateTable {
     template <int T, int G>
     constexpr void fill() {
         of[T][G] = correlate<T, G>;
-        if constexpr ((G + 1) * T <= MAX_HELD) fill<T, G + 1>();
+        if constexpr (2 * G * T <= MAX_HELD) fill<T, 2 * G>();
         if constexpr (G == 1 && T < MAX_HELD) fill<T + 1, 1>();
     }
 };
@@ -59,8 +59,8 @@ static void correlate_segment(const ConvPlan& p, const TilePlace& t, const Regis
         d = clean;
         d_row = row_floats;
     }
-    for (int64_t row = 0; row < t.rows; row += regs.height) {
-        int64_t height = least(regs.height, t.rows - row);
+    for (int64_t row = 0, height; row < t.rows; row += height) {
+        height = regs.rows_at(t.rows - row);
         for (int64_t piece = 0; piece < regs.pieces; piece++) {
             int64_t v0 = regs.vectors * piece / regs.pieces;
             int64_t v1 = regs.vectors * (piece + 1) / regs.pieces;
