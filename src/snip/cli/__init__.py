@@ -1,0 +1,101 @@
+"""The command `snip`. A command is a module here with `command` and `EXAMPLES`, and a row below."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from snip.cli.common import complain, remark, say
+from snip.cli.lazy import Entry, LazyGroup
+from snip.errors import InputError
+
+# Nothing here may import torch: `snip --help` answers at once, a command loads what it needs.
+WORK, LOOK = "Work", "Look"
+COMMANDS = {
+    "run": Entry("snip.cli.run", "Prune, train and test one configuration in a folder.", WORK),
+    "prune": Entry("snip.cli.prune", "Prune a network and save the masks, without training.", WORK),
+    "demo": Entry("snip.cli.demo", "Prune LeNet-300-100 and train it beside the dense one.", WORK),
+    "inspect": Entry("snip.cli.inspect", "Say what is in masks, weights or a run's folder.", LOOK),
+    "models": Entry("snip.cli.models", "List the networks of the paper.", LOOK),
+    "data": Entry("snip.cli.data", "List the data sets and where they are.", LOOK),
+}
+EXAMPLES = (
+    "snip demo",
+    "snip run --model lenet-300-100 --sparsity 0.95",
+    "snip prune --model vgg-d --sparsity 0.95 --out masks.safetensors",
+)
+# click is part of typer since version 0.25 and beside it before: this name is in both.
+UsageError: Any = typer.BadParameter.__base__
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+class SnipGroup(LazyGroup):
+    """The commands of the table."""
+
+    entries = COMMANDS
+
+
+app = typer.Typer(
+    cls=SnipGroup,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    epilog=LazyGroup.shown(EXAMPLES),
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from snip.version import __version__
+
+        say(f"snip {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version.", callback=_version, is_eager=True, metavar=""
+        ),
+    ] = False,
+) -> None:
+    """Prune a network once, before training: single-shot pruning by connection sensitivity."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: a user's mistake is a sentence and code 2."""
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = app(args=arguments, prog_name="snip", standalone_mode=False)
+    except UsageError as error:
+        complain(_usage(error))
+        return 2
+    except InputError as error:
+        complain(str(error))
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # newer versions of typer return it for Ctrl-C, older ones abort
+        remark("\ninterrupted. The same command goes on from the last checkpoint.")
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: Any) -> str:
+    """What typer says of a wrong flag, and where to look."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "snip"
+    message = error.format_message()
+    return f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {path} --help"
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    remark(f"warning: {message}")

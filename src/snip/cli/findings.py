@@ -1,0 +1,145 @@
+"""What `snip inspect` finds in a file or a folder, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from snip.cli.reading import State, Weights, network_of
+from snip.errors import FileError
+from snip.masks import Masks
+from snip.report import Report, report
+from snip.report_text import percent
+from snip.runs import RunConfig, RunResult
+from snip.runs.folder import CONFIG, RESULT, read_json
+from snip.training.journal import METRICS
+from snip.training.metrics import read_metrics
+from snip.training.trainer import MASKS
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of norms: no connections
+LONG = ("uses", "left_out", "seeds", "versions")  # of a provenance: for machines
+
+
+class Parameter(NamedTuple):
+    """How much is left of one parameter."""
+
+    name: str
+    kept: int
+    total: int
+
+    @property
+    def density(self) -> float:
+        """The fraction kept."""
+        return self.kept / self.total if self.total else 0.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The content of a file or a folder."""
+
+    kind: str
+    path: Path
+    shown: Mapping[str, object]  # for people
+    data: Mapping[str, Any]  # for machines
+    parameters: tuple[Parameter, ...] = ()
+    masks: Masks | None = None
+    report: Report | None = field(default=None, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON writes it."""
+        return {
+            "kind": self.kind,
+            "path": str(self.path),
+            **self.data,
+            "parameters": [p._asdict() | {"density": p.density} for p in self.parameters],
+            "report": None if self.report is None else self.report.to_dict(),
+        }
+
+
+def of_masks(path: Path, masks: Masks, model: str | None, dataset: str | None) -> Finding:
+    """What masks keep, where they come from, and the report if the network is known."""
+    network = network_of(masks, model, dataset)
+    notes = {key: value for key, value in masks.provenance.items() if key not in LONG}
+    return Finding(
+        "masks",
+        path,
+        {**_counts(masks), **notes},
+        {"sparsity": masks.sparsity, "kept": masks.kept, "total": masks.total}
+        | {"provenance": masks.provenance},
+        tuple(Parameter(name, int(mask.sum()), mask.numel()) for name, mask in masks.items()),
+        masks,
+        None if network is None else report(network, masks),
+    )
+
+
+def of_weights(path: Path, weights: Weights) -> Finding:
+    """How many weights of each parameter are not zero."""
+    state = _connections(weights.state)
+    if not state:
+        raise FileError(f"{path} holds no floating-point weights to count.")
+    masks = Masks({name: value != 0 for name, value in state.items()})
+    found = of_masks(path, masks, None, None)
+    iteration = {} if weights.iteration is None else {"iteration": weights.iteration}
+    data = {"sparsity": masks.sparsity, "kept": masks.kept, "total": masks.total, **iteration}
+    return Finding(
+        weights.kind, path, {**_counts(masks), **iteration}, data, found.parameters, masks
+    )
+
+
+def of_folder(folder: Path, model: str | None, dataset: str | None) -> Finding:
+    """A run: its result, or how far it is, and its masks."""
+    if not (folder / CONFIG).exists():
+        raise FileError(f"{folder} is no run folder: it has no {CONFIG}.")
+    config = RunConfig.from_dict(read_json(folder / CONFIG))
+    finished = (folder / RESULT).exists()
+    result = RunResult.read(folder) if finished else None
+    history = read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
+    done = history[-1].iteration if history else 0
+    shown: dict[str, object] = {
+        "model": config.model,
+        "data set": config.dataset,
+        "protocol": config.protocol,
+        "seed": config.seed,
+        "state": "finished"
+        if finished
+        else f"{done:,} of {config.training.iterations:,} "
+        "iterations evaluated; `snip run` with the same flags goes on",
+    }
+    if result is not None:
+        shown |= {"test error": percent(result.test_error), "seconds": f"{result.seconds:.1f}"}
+    data: dict[str, Any] = {
+        "finished": finished,
+        "config": config.to_dict(),
+        "result": None if result is None else result.to_dict(),
+        "last_evaluation": history[-1].to_dict() if history else None,
+    }
+    if not (folder / MASKS).exists():
+        return Finding("run", folder, shown | {"sparsity": percent(0)}, data)
+    found = of_masks(folder / MASKS, Masks.load(folder / MASKS), model, dataset)
+    return Finding(
+        "run",
+        folder,
+        shown | _counts(found.masks),
+        data | {"masks": dict(found.data)},
+        found.parameters,
+        found.masks,
+        found.report,
+    )
+
+
+def _counts(masks: Masks | None) -> dict[str, object]:
+    if masks is None:
+        return {}
+    return {"sparsity": percent(masks.sparsity), "kept": f"{masks.kept:,} of {masks.total:,}"}
+
+
+def _connections(state: State) -> State:
+    return {
+        name: value
+        for name, value in state.items()
+        if torch.is_floating_point(value) and not name.endswith(STATISTICS)
+    }

@@ -1,0 +1,199 @@
+"""Flags of a configuration, made from the fields of RunConfig and TrainConfig: this table adds
+help, and what else cannot be read there. A new field is a flag by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
+
+import typer
+
+from snip.budgets import SCOPES
+from snip.errors import InputError, nearest
+from snip.initializers import INITIALIZERS
+from snip.models import IMAGES, MODELS
+from snip.runs import METHODS, PROTOCOLS, RunConfig
+from snip.sensitivity import REDUCTIONS
+from snip.training import OPTIMIZERS, SCHEDULES, TrainConfig, shortened
+from snip.undisturbed import BATCH_NORM_MODES
+
+WHAT, PRUNING, TRAINING = "What", "Pruning", "Training"
+PAPER, SHORT = "paper", "short"
+TENTH = 10  # the short schedule is this much shorter than the paper's
+METAVARS: dict[type, str] = {str: "NAME", int: "N", float: "X", bool: ""}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Flag(NamedTuple):
+    """How a field appears on the command line."""
+
+    help: str
+    name: str = ""  # the field's own with dashes
+    open: str = ""  # what an empty or zero default is filled in with
+    choices: tuple[str, ...] = ()
+    suggested: tuple[str, ...] = ()  # for the shell's completion; other values are welcome
+
+
+RUN_FLAGS: dict[str, Flag] = {
+    "model": Flag(
+        "A network of `snip models`, or your own as package.module:function.",
+        suggested=tuple(MODELS),
+    ),
+    "sparsity": Flag("Fraction of the connections removed, such as 0.95; 0 is the dense network."),
+    "dataset": Flag("A data set of `snip data`.", open="the network's first", choices=(*IMAGES,)),
+    "seed": Flag("Of the weights, the scoring batch and the order of the data."),
+    "method": Flag("How connections are ranked.", choices=METHODS),
+    "protocol": Flag(
+        "Train the weights that were scored (the paper's text), or draw again under the same "
+        "masks (the authors' code).",
+        choices=PROTOCOLS,
+    ),
+    "initializer": Flag(
+        "Draws the weights that are scored.",
+        name="--init",
+        open="vs; your own network's own",
+        choices=(*INITIALIZERS,),
+    ),
+    "train_initializer": Flag(
+        "Draws the weights that are trained, with --protocol redraw.",
+        name="--init-train",
+        open="as --init",
+        choices=(*INITIALIZERS,),
+    ),
+    "score_batch_size": Flag("Images per scoring batch.", open="as --batch-size"),
+    "score_batches": Flag("Batches to score on."),
+    "reduction": Flag("How the scores of several batches become one.", choices=REDUCTIONS),
+    "decay": Flag("Weight of the past in --reduction ema."),
+    "scope": Flag("Who competes with whom for the places.", choices=SCOPES),
+    "floor": Flag("What every layer keeps at least: a fraction below 1, a count from 1 on."),
+    "batch_norm": Flag("Mode of batch norm while scoring.", choices=BATCH_NORM_MODES),
+}
+TRAIN_FLAGS: dict[str, Flag] = {
+    "optimizer": Flag("The rule of a step.", choices=OPTIMIZERS),
+    "lr": Flag("Learning rate at the start."),
+    "momentum": Flag("Of SGD."),
+    "weight_decay": Flag("L2 penalty."),
+    "batch_size": Flag("Images per step."),
+    "iterations": Flag("Steps of training."),
+    "lr_drops": Flag("Iterations at which the learning rate drops, such as 1000,2000; or none."),
+    "lr_factor": Flag("What a drop multiplies the learning rate by; the authors' code has 0.2."),
+    "validation": Flag("Fraction of the training set held out to select the model."),
+    "eval_every": Flag("Iterations between two evaluations.", open="once per epoch"),
+    "augment": Flag("Flip and shift the images, where the data set does so in the paper."),
+}
+# The run's seed is the training's.
+RUN_FIELDS = tuple(f.name for f in dataclasses.fields(RunConfig) if f.name != "train")
+TRAIN_FIELDS = tuple(f.name for f in dataclasses.fields(TrainConfig) if f.name != "seed")
+WHAT_FIELDS = ("model", "sparsity", "dataset", "seed")
+
+
+def with_flags(fields: Iterable[str]) -> Callable[[F], F]:
+    """Give a command the flags of these fields, in place of its `**flags`."""
+    parameters = [_parameter(name) for name in fields]
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function, eval_str=True)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*parameters, *own]
+        )
+        return function
+
+    return decorate
+
+
+def run_config(flags: Mapping[str, Any], *, schedule: str = PAPER) -> RunConfig:
+    """The configuration that the flags ask for; what was not given is its own default."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    if "lr_drops" in given:
+        given["lr_drops"] = parsed_drops(given["lr_drops"])
+    run = {name: value for name, value in given.items() if name in RUN_FIELDS}
+    train = RunConfig(**run).train or TrainConfig()
+    train = scheduled(train, schedule, given.get("iterations"))
+    changes = {name: value for name, value in given.items() if name in TRAIN_FIELDS}
+    return RunConfig(**run, train=dataclasses.replace(train, **changes))
+
+
+def scheduled(train: TrainConfig, schedule: str, iterations: int | None) -> TrainConfig:
+    """The paper's schedule, or the same squeezed into `iterations`."""
+    if schedule not in (PAPER, SHORT):
+        raise nearest("schedule", schedule, (PAPER, SHORT))
+    if schedule == PAPER:
+        return train
+    return shortened(train, train.iterations // TENTH if iterations is None else iterations)
+
+
+def parsed_drops(text: str) -> tuple[int, ...]:
+    """Iterations from "1000,2000"; none from "none"."""
+    if text.strip().lower() in ("", "none"):
+        return ()
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise InputError(
+            f"--lr-drops is {text!r}: give whole numbers with commas between, such as 1000,2000, "
+            "or none."
+        ) from error
+
+
+def _parameter(field: str) -> inspect.Parameter:
+    """A keyword of the command for a field of either class."""
+    of_run = field in RUN_FIELDS
+    owner, table = (RunConfig, RUN_FLAGS) if of_run else (TrainConfig, TRAIN_FLAGS)
+    flag = table.get(field, Flag(""))
+    default, shown = _default(field, flag, of_run=of_run)
+    kind = get_type_hints(owner)[field]
+    kind = kind if kind in METAVARS else str
+    option = typer.Option(
+        *_names(field, flag, default),
+        help=_help(flag),
+        rich_help_panel=WHAT if field in WHAT_FIELDS else PRUNING if of_run else TRAINING,
+        show_default=shown or default is not None,
+        metavar=METAVARS[kind],
+        autocompletion=_completion(flag.choices or flag.suggested),
+    )
+    required = default is inspect.Parameter.empty
+    return inspect.Parameter(
+        field,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind if required else kind | None, option],
+    )
+
+
+def _help(flag: Flag) -> str:
+    return f"{flag.help} One of {', '.join(flag.choices)}." if flag.choices else flag.help
+
+
+def _names(field: str, flag: Flag, default: object) -> list[str]:
+    name = flag.name or "--" + field.replace("_", "-")
+    return [f"{name}/--no-{name[2:]}" if isinstance(default, bool) else name]
+
+
+def _default(field: str, flag: Flag, *, of_run: bool) -> tuple[Any, str]:
+    """(the flag's default, what help says of it); None leaves the value to the configuration."""
+    if flag.open:
+        return None, flag.open
+    if of_run:
+        default = next(f.default for f in dataclasses.fields(RunConfig) if f.name == field)
+        return (inspect.Parameter.empty, "") if default is dataclasses.MISSING else (default, "")
+    values = {name: getattr(train, field) for name, train in SCHEDULES.items()}
+    if len(set(values.values())) == 1:
+        return next(iter(values.values())), ""
+    groups: dict[str, list[str]] = {}
+    for name, value in values.items():
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        groups.setdefault(text, []).append(name)
+    return None, "; ".join(f"{text} for {', '.join(names)}" for text, names in groups.items())
+
+
+def _completion(values: tuple[str, ...]) -> Callable[[str], list[str]] | None:
+    if not values:
+        return None
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return complete

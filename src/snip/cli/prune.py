@@ -1,0 +1,100 @@
+"""`snip prune`: masks, without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from torch import nn
+
+from snip.cli.common import remark, require_file_name, set_up_torch, show_report
+from snip.cli.flags import RUN_FIELDS, run_config, with_flags
+from snip.cli.options import DataDir, Device, Download, Threads, option
+from snip.cli.reading import load_into, read_weights
+from snip.data import load
+from snip.data.dataset import Dataset
+from snip.errors import InputError
+from snip.masks import Masks
+from snip.prune import prune
+from snip.report import report
+from snip.runs import RunConfig, prepare, resolve_model, scoring_batches
+from snip.runs.folder import write_weights
+from snip.training.parts import seeded
+
+DETAILS = "The masks of the same configuration are those that `snip run` trains with."
+EXAMPLES = (
+    "snip prune --model lenet-5-caffe --sparsity 0.98 --out masks.safetensors",
+    "snip prune --model vgg-d --sparsity 0.95 --score-batches 10 --out m.safetensors",
+    "snip prune --model mynets.small:build --sparsity 0.9 --out m.safetensors \\",
+    "    --weights mine.safetensors --save-weights pruned.safetensors",
+)
+
+
+@with_flags(RUN_FIELDS)
+def command(
+    *,
+    out: Annotated[Path, option(help="Where the masks go.", metavar="FILE")],
+    weights: Annotated[
+        Path | None,
+        option(
+            help="Weights to score, of safetensors or torch.save.",
+            show_default="a fresh draw",
+            metavar="FILE",
+        ),
+    ] = None,
+    save_weights: Annotated[
+        Path | None, option(help="Where the pruned weights go.", metavar="FILE")
+    ] = None,
+    data_dir: DataDir = None,
+    download: Download = False,
+    device: Device = "cpu",
+    threads: Threads = None,
+    **flags: Any,
+) -> None:
+    """Prune a network and save the masks."""
+    config = run_config(flags)
+    require_file_name(out, "--out")
+    require_file_name(save_weights, "--save-weights")
+    set_up_torch(threads=threads, device=device)
+    resolve_model(config.model, config.dataset)  # a slip in the name is told before data is read
+    dataset = load(config.dataset, data_dir=data_dir, download=download)
+    if weights is None:
+        model, masks = prepare(config, dataset, device)
+    else:
+        model, masks = _pruned_weights(config, dataset, weights, device)
+    if masks is None:
+        raise InputError("sparsity is 0: nothing would be pruned. Give a fraction such as 0.95.")
+    show_report(report(model, masks))
+    masks.save(out)
+    remark(f"masks: {out}")
+    if save_weights is not None:
+        write_weights(save_weights, model.state_dict())
+        remark(f"weights: {save_weights}")
+
+
+def _pruned_weights(
+    config: RunConfig, dataset: Dataset, path: Path, device: str
+) -> tuple[nn.Module, Masks | None]:
+    """Score and prune the weights of a file."""
+    if config.protocol == "redraw":
+        raise InputError(
+            "--weights gives the weights and --protocol redraw would draw others: use one of them."
+        )
+    model = resolve_model(config.model, config.dataset, seed=config.seed)
+    load_into(model, read_weights(path), path)
+    model.to(device)
+    batches = scoring_batches(config, dataset)
+    with seeded(config.seed, torch.device(device)):  # dropout draws while it is scored
+        masks = prune(
+            model,
+            ((images.to(device), labels.to(device)) for images, labels in batches),
+            sparsity=config.sparsity,
+            scope=config.scope,
+            floor=config.floor,
+            reduction=config.reduction,
+            decay=config.decay,
+            batch_norm=config.batch_norm,
+        )
+    masks.provenance |= {"model": config.model, "dataset": dataset.name, "weights": path.name}
+    return model, masks

@@ -1,0 +1,114 @@
+"""Tell masks, weights and checkpoints apart by what is in the file, and read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from snip.errors import FileError, InputError
+from snip.masks import FORMAT, Masks
+from snip.runs.network import resolve_model
+from snip.training import load_checkpoint
+from snip.training.checkpoint import PARTS
+
+State = dict[str, torch.Tensor]
+ZIP = b"PK"  # how a file of torch.save begins
+
+
+class Weights(NamedTuple):
+    """The tensors of a model's file, and what kind of file it is."""
+
+    state: State
+    kind: str
+    iteration: int | None = None  # of a run's checkpoint
+
+
+def read(path: Path) -> Masks | Weights:
+    """Whatever a file holds."""
+    if not path.is_file():
+        raise FileError(f"there is no file {path}.")
+    if _begins_with(path, ZIP):
+        return _torch_file(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            if (file.metadata() or {}).get("format") == FORMAT:
+                return Masks.load(path)
+            names = list(file.keys())
+            return Weights({name: file.get_tensor(name) for name in names}, "weights")
+    except (SafetensorError, OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise FileError(
+            f"{path} is neither masks nor weights, or it is damaged ({error}): give a file that "
+            "safetensors or torch.save wrote whole, or a run's folder."
+        ) from error
+
+
+def read_weights(path: Path) -> State:
+    """The weights in a file; masks are refused."""
+    found = read(path)
+    if isinstance(found, Masks):
+        raise FileError(f"{path} holds masks, not weights: give a file of weights.")
+    return found.state
+
+
+def load_into(model: torch.nn.Module, state: State, path: Path) -> None:
+    """Put the weights of a file into a network, or say where the two differ."""
+    own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    theirs = {name: tuple(value.shape) for name, value in state.items()}
+    differ = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
+    if differ:
+        name = differ[0]
+        raise FileError(
+            f"{path} holds the weights of another network: {name!r} is "
+            f"{theirs.get(name, 'missing')} there and {own.get(name, 'missing')} here"
+            f"{f', and {len(differ) - 1} more differ' if differ[1:] else ''}."
+        )
+    model.load_state_dict(state)
+
+
+def network_of(masks: Masks, model: str | None, dataset: str | None) -> torch.nn.Module | None:
+    """The network that masks were made for, if it is known."""
+    name = model or masks.provenance.get("model")
+    # A file must not make us import code: a user's own network is built only if they ask for it.
+    if not isinstance(name, str) or (model is None and ":" in name):
+        return None
+    network = resolve_model(name, dataset or masks.provenance.get("dataset") or "mnist")
+    masks.apply(network)
+    return network
+
+
+def _torch_file(path: Path) -> Weights:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # The unpickler has a dozen ways to fail, and explains each at length.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise FileError(
+            f"{path} cannot be read without running code in it, or it is damaged ({reason}): "
+            "give a state_dict, saved by torch.save(model.state_dict(), path)."
+        ) from error
+    if isinstance(content, dict) and all(part in content for part in PARTS):
+        content = load_checkpoint(path)
+        iteration = content["state"].get("iteration")
+        return Weights(_tensors(content["model"], path), "checkpoint", iteration)
+    return Weights(_tensors(content, path), "weights")
+
+
+def _tensors(content: object, path: Path) -> State:
+    if isinstance(content, dict):
+        found = {str(k): v for k, v in content.items() if isinstance(v, torch.Tensor)}
+        if found:
+            return found
+    raise FileError(f"{path} holds no tensors by name: give a state_dict.")
+
+
+def _begins_with(path: Path, mark: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(mark)) == mark
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error}.") from error

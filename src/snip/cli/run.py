@@ -1,0 +1,138 @@
+"""`snip run`: prune, train and test one configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from snip.cli.common import remark, set_up_torch, show_facts
+from snip.cli.flags import (
+    PAPER,
+    RUN_FIELDS,
+    SHORT,
+    TRAIN_FIELDS,
+    TRAINING,
+    run_config,
+    with_flags,
+)
+from snip.cli.options import DataDir, Device, Download, Threads, option, switch
+from snip.report_text import percent
+from snip.runs import RunConfig, RunResult, resolve_model, run
+from snip.runs.folder import CONFIG, RESULT, require_own
+
+DETAILS = (
+    "The folder is named by the configuration, so the same command goes on where it was "
+    "interrupted, and shows the result if it is there already."
+)
+EXAMPLES = (
+    "snip run --model lenet-300-100 --sparsity 0.95",
+    "snip run --model lenet-5-caffe --sparsity 0.98 --schedule short",
+    "snip run --model vgg-d --sparsity 0.95 --protocol redraw --dry-run",
+    "snip run --model mynets.small:build --sparsity 0.9 --iterations 2000",
+)
+
+Schedule = Annotated[
+    str,
+    typer.Option(
+        help=f"{PAPER}: the paper's iterations and drops; {SHORT}: the same squeezed into "
+        "--iterations (by default a tenth).",
+        metavar="NAME",
+        rich_help_panel=TRAINING,
+    ),
+]
+Out = Annotated[Path, option(help="Folder of run folders.", metavar="FOLDER")]
+Folder = Annotated[
+    Path | None,
+    option(
+        help="The run's own folder.",
+        show_default="in --out, named by the configuration",
+        metavar="FOLDER",
+    ),
+]
+
+
+@with_flags([*RUN_FIELDS, *TRAIN_FIELDS])
+def command(
+    *,
+    schedule: Schedule = PAPER,
+    out: Out = Path("runs"),
+    folder: Folder = None,
+    resume: Annotated[bool, switch(help="Go on from the last checkpoint.")] = True,
+    dry_run: Annotated[bool, switch("--dry-run", help="Show the configuration only.")] = False,
+    data_dir: DataDir = None,
+    download: Download = False,
+    device: Device = "cpu",
+    threads: Threads = None,
+    **flags: Any,
+) -> None:
+    """Prune, train and test one configuration."""
+    config = run_config(flags, schedule=schedule)
+    place = folder or out / config.folder_name
+    set_up_torch(threads=threads, device=device)
+    _remark_on_drops(config)
+    if dry_run:
+        _show_plan(config, place)
+        return
+    if resume and (place / RESULT).exists():
+        remark(f"{place} is finished already: this is its result. --no-resume runs it again.")
+    else:
+        # A slip in the network's name is told before the data is read or fetched.
+        resolve_model(config.model, config.dataset)
+    show_result(
+        run(
+            config,
+            folder=place,
+            data_dir=data_dir,
+            download=download,
+            resume=resume,
+            device=device,
+        )
+    )
+
+
+def show_result(result: RunResult) -> None:
+    """What a run came to, a fact a line."""
+    config = result.config
+    selection = f"iteration {result.selected_iteration:,} of {config.training.iterations:,}"
+    if result.valid_error is not None:
+        selection += f", where the validation error is {percent(result.valid_error)}"
+    show_facts(
+        {
+            "model": config.model,
+            "data set": ", ".join(filter(None, (config.dataset, result.dataset_note))),
+            "test error": f"{percent(result.test_error)} ({selection})",
+            "sparsity": percent(result.sparsity),
+            "kept": f"{result.kept:,} of {result.total:,}",
+            "seconds": f"{result.seconds:.1f}",
+            "folder": result.folder,
+        }
+    )
+
+
+def _show_plan(config: RunConfig, place: Path) -> None:
+    """The configuration and its folder, after all checks that cost nothing."""
+    require_own(place, config)
+    resolve_model(config.model, config.dataset)
+    fields = config.to_dict()
+    train = fields.pop("train")
+    begun, finished = (place / CONFIG).exists(), (place / RESULT).exists()
+    state = "finished" if finished else "begun, to be resumed" if begun else "new"
+    show_facts(
+        {
+            **fields,
+            **{f"train.{name}": value for name, value in train.items()},
+            "folder": f"{place} ({state})",
+        }
+    )
+
+
+def _remark_on_drops(config: RunConfig) -> None:
+    train = config.training
+    missed = [f"{drop:,}" for drop in train.lr_drops if drop >= train.iterations]
+    if missed:
+        remark(
+            f"note: {train.iterations:,} iterations end before the learning rate drops at "
+            f"{' and '.join(missed)}; --schedule {SHORT} moves the drops inside."
+        )
