@@ -20,9 +20,9 @@ from snip.training import (
     TrainConfig,
     TrainResult,
     data_for,
-    dense_step,
     evaluate,
     train,
+    train_step,
 )
 from snip.training.metrics import Running, selected
 from snip.training.parts import stream
@@ -71,7 +71,7 @@ def stopping_at(call: int) -> Callable[..., tuple[float, int]]:
         calls += 1
         if calls == call:
             raise StoppedError
-        return dense_step(*args)  # type: ignore[arg-type]
+        return train_step(*args)  # type: ignore[arg-type]
 
     return step
 
@@ -298,7 +298,7 @@ def test_loss_that_is_no_number_stops_with_a_reason(
         if calls == 31:
             with torch.no_grad():
                 model[1].weight.fill_(bad)
-        return dense_step(*args)  # type: ignore[arg-type]
+        return train_step(*args)  # type: ignore[arg-type]
 
     with pytest.raises(DivergenceError) as caught:
         train(model, mnist, CONFIG, folder=tmp_path, checkpoint_seconds=0, step=step)

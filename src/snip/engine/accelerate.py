@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import fx, nn
 
 from snip.batches import first_tensor
 from snip.engine.blocked import BlockedNorm
-from snip.engine.choice import dense_layers
+from snip.engine.choice import faster_dense
 from snip.engine.graph import Converter
 from snip.engine.kernels.library import available, reason
 from snip.engine.layers import SparseConv2d, SparseLinear, convertible
@@ -27,11 +28,18 @@ from snip.prune import SnipWarning, held_masks
 from snip.undisturbed import undisturbed
 
 
-def accelerate(model: nn.Module, batch: Any, *, masks: Masks | None = None) -> nn.Module:
+def accelerate(
+    model: nn.Module,
+    batch: Any,
+    *,
+    masks: Masks | None = None,
+    dense_layers: Collection[str] | None = None,
+) -> nn.Module:
     """A network with the outputs and gradients of the pruned `model` that does only its work.
 
-    `batch` is one typical batch (or its inputs): its size is what the layers are timed for.
-    Without native kernels the model itself comes back, with a warning: it runs dense.
+    `batch` is one typical batch (or its inputs): its size is what the layers are timed for;
+    `dense_layers` names those that are to run dense instead. Without native kernels the model
+    itself comes back, with a warning: it runs dense.
     """
     model = unwrap(model)
     if isinstance(model, Network):
@@ -52,7 +60,7 @@ def accelerate(model: nn.Module, batch: Any, *, masks: Masks | None = None) -> n
     # Through the memo, deepcopy puts the sparse layers where the dense ones were, and copies
     # no dense weight.
     root = copy.deepcopy(model, {id(layer): sparse for layer, sparse in replaced.items()})
-    return _converted(model, root, inputs)
+    return _converted(model, root, inputs, dense_layers)
 
 
 def densify(model: nn.Module) -> nn.Module:
@@ -113,7 +121,9 @@ def _blocked_norm(norm: nn.BatchNorm2d) -> BlockedNorm:
     return twin  # type: ignore[return-value]
 
 
-def _converted(model: nn.Module, root: nn.Module, inputs: torch.Tensor) -> Network:
+def _converted(
+    model: nn.Module, root: nn.Module, inputs: torch.Tensor, dense: Collection[str] | None
+) -> Network:
     """The network in the engine's layouts; layer by layer where it cannot be traced."""
     try:
         traced = fx.symbolic_trace(model)
@@ -127,14 +137,16 @@ def _converted(model: nn.Module, root: nn.Module, inputs: torch.Tensor) -> Netwo
             stacklevel=3,
         )
         return Network(root, None, model)
-    timings = Timings()
-    dense = dense_layers(traced, root, timings)
-    timings.save()
+    if dense is None:
+        timings = Timings()
+        dense = faster_dense(traced, root, timings)
+        timings.save()
     for name in dense:
         layer = root.get_submodule(name)
         if isinstance(layer, SparseLinear):
             layer.run_dense = True
-    return Network(root, Converter(traced, root, dense).convert(), model)
+    graph = Converter(traced, root, set(dense)).convert()
+    return Network(root, graph, model, frozenset(dense))
 
 
 class Shapes(fx.Interpreter):

@@ -25,7 +25,7 @@ ROUNDS = 3
 BLOCKED, PLAIN = "blocked", "plain"
 
 
-def dense_layers(traced: fx.GraphModule, root: nn.Module, timings: Timings) -> set[str]:
+def faster_dense(traced: fx.GraphModule, root: nn.Module, timings: Timings) -> set[str]:
     """Names of the layers that run dense; convolutions among them take plain activations."""
     nodes = [n for n in traced.graph.nodes if n.op == "call_module" and "shape" in n.meta]
     layers = [(n, root.get_submodule(str(n.target))) for n in nodes]

@@ -19,7 +19,13 @@ class Network(nn.Module):
 
     _run: Callable[..., Any]
 
-    def __init__(self, root: nn.Module, graph: fx.Graph | None, plain: nn.Module) -> None:
+    def __init__(
+        self,
+        root: nn.Module,
+        graph: fx.Graph | None,
+        plain: nn.Module,
+        dense_layers: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__()
         # The user's own attributes too: a forward that could not be traced reads them.
         self.__dict__.update(root.__dict__)
@@ -27,6 +33,7 @@ class Network(nn.Module):
         if graph is not None:
             code = graph.python_code("self")
             self.source, self.names = code.src, dict(code.globals)
+        self.dense_layers = dense_layers
         self.plain = (plain,)  # in a tuple, so that it is no submodule
         self._compile()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from snip.budgets import SCOPES, checked_sparsity
+from snip.engine.engines import ENGINES
 from snip.errors import InputError, KindError, nearest
 from snip.initializers import INITIALIZERS
 from snip.models import IMAGES, MODELS
@@ -48,6 +49,7 @@ class RunConfig:
     floor: float = 0.0
     batch_norm: str = "eval"
     seed: int = 0
+    engine: str = "dense"
     train: TrainConfig | None = None  # the paper's schedule for the data set
 
     def __post_init__(self) -> None:
@@ -134,6 +136,7 @@ class RunConfig:
             "reduction": REDUCTIONS,
             "scope": SCOPES,
             "batch_norm": BATCH_NORM_MODES,
+            "engine": ENGINES,
         }
 
     def _check_numbers(self) -> None:

@@ -14,7 +14,7 @@ from snip.errors import FileError, InputError
 from snip.runs.config import RunConfig
 from snip.training.journal import CHECKPOINT, METRICS
 from snip.training.lock import locked
-from snip.training.trainer import MASKS
+from snip.training.trainer import ENGINE, MASKS
 
 CONFIG = "config.json"
 REPORT = "report.json"
@@ -22,7 +22,7 @@ RESULT = "result.json"
 MODEL = "model.safetensors"  # the weights after the last step
 SELECTED = "selected.safetensors"  # the weights that validation selects
 # The result goes first: without it a folder is unfinished, whatever else is in it.
-ALL = (RESULT, CHECKPOINT, METRICS, MODEL, SELECTED, REPORT, MASKS)
+ALL = (RESULT, CHECKPOINT, METRICS, MODEL, SELECTED, REPORT, MASKS, ENGINE)
 
 
 def require_own(folder: Path, config: RunConfig) -> None:

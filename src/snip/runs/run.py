@@ -24,7 +24,7 @@ from snip.runs.config import RunConfig
 from snip.runs.network import draw_network, redraw_network
 from snip.runs.result import RunResult, environment
 from snip.training.metrics import Metrics
-from snip.training.parts import Step, dense_step, seeded
+from snip.training.parts import seeded
 from snip.training.trainer import CHECKPOINT_SECONDS, MASKS, TrainResult, train
 
 
@@ -38,7 +38,6 @@ def run(
     resume: bool = True,
     device: str | torch.device = "cpu",
     on_metrics: Callable[[Metrics], None] | None = None,
-    step: Step = dense_step,
     progress: bool = True,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> RunResult:
@@ -66,7 +65,7 @@ def run(
         masks=masks,
         resume=resume,
         on_metrics=on_metrics,
-        step=step,
+        engine=config.engine,
         progress=progress,
         checkpoint_seconds=checkpoint_seconds,
     )

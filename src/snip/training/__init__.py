@@ -4,7 +4,7 @@ from snip.training.checkpoint import load_checkpoint
 from snip.training.config import OPTIMIZERS, TrainConfig
 from snip.training.evaluate import Evaluation, evaluate
 from snip.training.metrics import TIMING, Metrics
-from snip.training.parts import Step, data_for, dense_step
+from snip.training.parts import Step, data_for, train_step
 from snip.training.schedule import DECAYS, SCHEDULES, learning_rate, paper_schedule, shortened
 from snip.training.trainer import DivergenceError, TrainResult, train
 
@@ -20,11 +20,11 @@ __all__ = [
     "TrainConfig",
     "TrainResult",
     "data_for",
-    "dense_step",
     "evaluate",
     "learning_rate",
     "load_checkpoint",
     "paper_schedule",
     "shortened",
     "train",
+    "train_step",
 ]

@@ -20,7 +20,7 @@ CHECKPOINT = "checkpoint.pt"
 METRICS = "metrics.jsonl"
 # Every file that a run may have been writing when it was killed; see also snip.runs.folder.
 WRITTEN = (CHECKPOINT, METRICS, "masks.safetensors", "model.safetensors", "selected.safetensors",
-           "config.json", "report.json", "result.json")  # fmt: skip
+           "config.json", "report.json", "result.json", "engine.json")  # fmt: skip
 
 
 class Journal:

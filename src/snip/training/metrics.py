@@ -99,10 +99,10 @@ def measured_sparsity(model: nn.Module, masks: Mapping[str, torch.Tensor] | None
     """Fraction of the masked parameters that is pruned and indeed zero; 0 without masks."""
     if not masks:
         return 0.0
-    parameters = dict(model.named_parameters())
+    parameters = model.state_dict()  # an accelerated network has its plain names there alone
     pruned = total = 0
     for name, mask in masks.items():
-        weights = parameters[name].detach()
+        weights = parameters[name]
         pruned += int((~mask.to(weights.device) & (weights == 0)).sum())
         total += mask.numel()
     return pruned / total

@@ -20,8 +20,7 @@ from snip.training.evaluate import wrong_answers
 
 EVALUATION_BATCH = 250  # images; only speed, memory and the last bits of a loss depend on it
 
-# step(model, optimizer, images, labels) -> (mean loss, wrong answers); it leaves the weights
-# alone when the loss is not finite. Another way to execute a network is another step.
+# step(model, optimizer, images, labels) -> (mean loss, wrong answers)
 Step = Callable[[nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor], tuple[float, int]]
 
 
@@ -75,10 +74,13 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
-def dense_step(
+def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor
 ) -> tuple[float, int]:
-    """One step of cross-entropy; returns the mean loss and the number of wrong answers."""
+    """One step of cross-entropy; returns the mean loss and the number of wrong answers.
+
+    A loss that is not finite leaves the weights alone.
+    """
     optimizer.zero_grad(set_to_none=True)
     logits = model(images)
     loss = F.cross_entropy(logits, labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import time
 from collections.abc import Callable
@@ -13,7 +14,10 @@ import numpy as np
 from torch import nn
 
 from snip.data.dataset import Dataset
+from snip.engine.accelerate import densify
+from snip.engine.engines import Choice, choose, choose_again
 from snip.errors import FileError, InputError
+from snip.files import write_text
 from snip.masks import Masks
 from snip.parameters import unwrap
 from snip.prune import held_masks
@@ -27,16 +31,17 @@ from snip.training.parts import (
     Data,
     Step,
     data_for,
-    dense_step,
     make_optimizer,
     seeded,
     set_learning_rate,
     stream,
+    train_step,
 )
 from snip.training.schedule import learning_rate
 from snip.training.state import State, Weights
 
 MASKS = "masks.safetensors"
+ENGINE = "engine.json"
 CHECKPOINT_SECONDS = 60.0
 
 
@@ -71,15 +76,20 @@ def train(
     masks: Masks | None = None,
     resume: bool = True,
     on_metrics: Callable[[Metrics], None] | None = None,
-    step: Step = dense_step,
+    step: Step = train_step,
+    engine: str = "dense",
     progress: bool = True,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> TrainResult:
-    """Train `model` in place; killed at any moment, it resumes in `folder` to the same bits."""
+    """Train `model` in place; killed at any moment, it resumes in `folder` to the same bits.
+
+    `engine`: "sparse" computes with the surviving weights only, "auto" with what is faster.
+    """
     folder = None if folder is None else Path(folder)
     data, device = data_for(dataset, config), device_of(model)
     with locked(folder), seeded(config.seed, device), restored_modes(model):
         masks = _hold(model, masks, folder, resume=resume)
+        whole, model = model, _on_engine(model, data, engine, folder, resume=resume)
         optimizer, plain = make_optimizer(model, config), unwrap(model)
         identity = {**config.to_dict(), "dataset": dataset.name, "masks": fingerprint(masks)}
         journal = Journal(folder, identity, every=checkpoint_seconds)
@@ -105,7 +115,9 @@ def train(
                 if state.iteration == stop or journal.due():
                     journal.save(plain, optimizer, state)
                     state.seconds += clock.lap()
-    return _result(state, plain)
+        if model is not whole:
+            densify(model)
+    return _result(state, unwrap(whole))
 
 
 class Clock:
@@ -158,6 +170,20 @@ def _hold(
             "or start over in this one with resume=False."
         )
     return masks
+
+
+def _on_engine(
+    model: nn.Module, data: Data, engine: str, folder: Path | None, *, resume: bool
+) -> nn.Module:
+    """The network that trains; what "auto" decided is kept in the folder for a resumed run."""
+    batch = next(iter(data.train))
+    path = None if folder is None else folder / ENGINE
+    if path is not None and resume and path.exists():
+        return choose_again(model, batch, Choice.from_dict(json.loads(path.read_text())))
+    network, choice = choose(model, batch, engine)
+    if path is not None and engine != "dense":
+        write_text(path, json.dumps(choice.to_dict(), indent=2) + "\n")
+    return network
 
 
 def _measure(

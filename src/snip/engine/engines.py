@@ -1,0 +1,86 @@
+"""Which engine a training runs on: dense, sparse, or whichever is timed to be faster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from snip.engine.accelerate import accelerate
+from snip.engine.network import Network
+from snip.errors import nearest
+from snip.prune import held_masks
+from snip.undisturbed import undisturbed
+
+ENGINES = ("auto", "sparse", "dense")
+ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was decided, so that a resumed run does the same sums in the same order."""
+
+    engine: str
+    dense_layers: tuple[str, ...] = ()
+    step_seconds: dict[str, float] = field(default_factory=dict)  # what "auto" measured
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON writes it."""
+        return asdict(self) | {"dense_layers": list(self.dense_layers)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Choice:
+        """The inverse of `to_dict`."""
+        return cls(data["engine"], tuple(data["dense_layers"]), dict(data["step_seconds"]))
+
+
+def choose(
+    model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], engine: str
+) -> tuple[nn.Module, Choice]:
+    """The network to train with the engine asked for; `model` itself where that is dense."""
+    if engine not in ENGINES:
+        raise nearest("engine", engine, ENGINES)
+    if engine == "dense" or held_masks(model) is None:
+        return model, Choice("dense")
+    fast = accelerate(model, batch)
+    if not isinstance(fast, Network):  # no native kernels: accelerate has said so
+        return model, Choice("dense")
+    chosen = Choice("sparse", tuple(sorted(fast.dense_layers)))
+    if engine == "sparse":
+        return fast, chosen
+    seconds = {"dense": _step_seconds(model, batch), "sparse": _step_seconds(fast, batch)}
+    if seconds["dense"] <= seconds["sparse"]:
+        return model, Choice("dense", step_seconds=seconds)
+    return fast, Choice("sparse", chosen.dense_layers, seconds)
+
+
+def choose_again(
+    model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], choice: Choice
+) -> nn.Module:
+    """The network of an earlier choice."""
+    if choice.engine == "dense":
+        return model
+    return accelerate(model, batch, dense_layers=choice.dense_layers)
+
+
+def _step_seconds(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """Best time of forward and backward; weights, buffers and gradients are left as they were."""
+    weights = [p for p in model.parameters() if p.requires_grad]
+
+    def work() -> None:
+        torch.autograd.grad(F.cross_entropy(model(batch[0]), batch[1]), weights)
+
+    with undisturbed(model), torch.enable_grad():
+        model.train()
+        return min(_seconds(work) for _ in range(ROUNDS))
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
