@@ -259,6 +259,14 @@ def test_prune_takes_weights(snip: Snip) -> None:
     assert not Path("no.m").exists()
 
 
+def test_output_takes_the_place_of_ordinary_files_only(snip: Snip) -> None:
+    os.mkfifo("pipe")
+    code, _, error = snip(*PRUNE, "--out", "pipe")
+    assert code == 2
+    assert "no ordinary file" in error
+    assert Path("pipe").is_fifo()
+
+
 def test_inspect_a_run(snip: Snip, finished: Path) -> None:
     code, out, _ = snip("inspect", finished)
     assert code == 0
@@ -318,6 +326,24 @@ def test_inspect_says_how_far_a_run_is(snip: Snip, finished: Path) -> None:
     assert code == 0
     assert "60 of 60 iterations" in out
     assert json.loads(snip("inspect", "half", "--json")[1])["finished"] is False
+
+
+@pytest.mark.parametrize("text", ["[", "[]", "{}", '{"model": "vgg-d"}', '{"modle": "vgg-d"}'])
+def test_inspect_refuses_a_damaged_configuration(snip: Snip, text: str) -> None:
+    Path("run").mkdir()
+    Path("run/config.json").write_text(text)
+    code, out, error = snip("inspect", "run")
+    assert (code, out) == (2, "")
+    assert "run/config.json is damaged" in error
+
+
+def test_masks_that_are_not_of_the_network_they_name(snip: Snip) -> None:
+    named = {"model": "lenet-300-100", "dataset": "mnist"}
+    Masks({"a": torch.tensor([True])}, named).save("m.safetensors")
+    assert snip("inspect", "m.safetensors")[0] == 0
+    code, _, error = snip("inspect", "m.safetensors", "--model", "lenet-300-100")
+    assert code == 2
+    assert "another model" in error
 
 
 def test_models_and_data(snip: Snip) -> None:
@@ -401,6 +427,9 @@ MISTAKES = {
         [*PRUNE, "--out", "m", "--weights", "mine_wrong.py", "--protocol", "redraw"],
         "use one of them",
     ),
+    "demo percentage": (["demo", "--sparsity", "95"], "write 0.95"),
+    "demo of nothing": (["demo", "--sparsity", "0"], "sparsity is 0"),
+    "demo engine": (["demo", "--engine", "spars"], "did you mean 'sparse'"),
     "inspect nothing": (["inspect", "none"], "no file none"),
     "inspect a folder": (["inspect", "."], "no run folder"),
     "inspect a text": (["inspect", "mine_wrong.py"], "neither masks nor weights"),

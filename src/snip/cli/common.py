@@ -116,6 +116,9 @@ def require_file_name(path: Path | None, flag: str) -> None:
         return
     if path.is_dir():
         raise InputError(f"{flag} {path} is a folder: give the name of a file.")
+    if path.exists() and not path.is_file():
+        # Files are put in place by renaming, which would put one in a device's place.
+        raise InputError(f"{flag} {path} is no ordinary file: give the name of one.")
     if path.parent.exists() and not path.parent.is_dir():
         raise InputError(f"{flag} {path} is inside a file, not a folder: give another place.")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from snip.cli.reading import State, Weights, network_of
-from snip.errors import FileError
+from snip.errors import FileError, InputError
 from snip.masks import Masks
 from snip.report import Report, report
 from snip.report_text import percent
@@ -21,7 +21,8 @@ from snip.training.metrics import read_metrics
 from snip.training.trainer import MASKS
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of norms: no connections
-LONG = ("uses", "left_out", "seeds", "versions")  # of a provenance: for machines
+# Of a provenance: shown already, or for machines.
+HIDDEN = ("kept", "total", "uses", "left_out", "seeds", "versions")
 
 
 class Parameter(NamedTuple):
@@ -62,8 +63,7 @@ class Finding:
 
 def of_masks(path: Path, masks: Masks, model: str | None, dataset: str | None) -> Finding:
     """What masks keep, where they come from, and the report if the network is known."""
-    network = network_of(masks, model, dataset)
-    notes = {key: value for key, value in masks.provenance.items() if key not in LONG}
+    notes = {key: value for key, value in masks.provenance.items() if key not in HIDDEN}
     return Finding(
         "masks",
         path,
@@ -72,7 +72,7 @@ def of_masks(path: Path, masks: Masks, model: str | None, dataset: str | None) -
         | {"provenance": masks.provenance},
         tuple(Parameter(name, int(mask.sum()), mask.numel()) for name, mask in masks.items()),
         masks,
-        None if network is None else report(network, masks),
+        _report(masks, model, dataset),
     )
 
 
@@ -94,7 +94,7 @@ def of_folder(folder: Path, model: str | None, dataset: str | None) -> Finding:
     """A run: its result, or how far it is, and its masks."""
     if not (folder / CONFIG).exists():
         raise FileError(f"{folder} is no run folder: it has no {CONFIG}.")
-    config = RunConfig.from_dict(read_json(folder / CONFIG))
+    config = _config(folder / CONFIG)
     finished = (folder / RESULT).exists()
     result = RunResult.read(folder) if finished else None
     history = read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
@@ -129,6 +129,25 @@ def of_folder(folder: Path, model: str | None, dataset: str | None) -> Finding:
         found.masks,
         found.report,
     )
+
+
+def _report(masks: Masks, model: str | None, dataset: str | None) -> Report | None:
+    """The full report, if the network is named and the masks are indeed its own."""
+    network = network_of(masks, model, dataset)
+    try:
+        return None if network is None else report(network, masks)
+    except InputError:
+        if model is not None:
+            raise
+        return None  # the name in the file was another network's
+
+
+def _config(path: Path) -> RunConfig:
+    fields = read_json(path)
+    try:
+        return RunConfig.from_dict(fields)
+    except (InputError, TypeError) as error:
+        raise FileError(f"{path} is damaged or of another version ({error}).") from error
 
 
 def _counts(masks: Masks | None) -> dict[str, object]:

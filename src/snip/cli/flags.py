@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 import typer
 
 from snip.budgets import SCOPES
+from snip.engine.engines import ENGINES
 from snip.errors import InputError, nearest
 from snip.initializers import INITIALIZERS
 from snip.models import IMAGES, MODELS
@@ -69,6 +70,7 @@ RUN_FLAGS: dict[str, Flag] = {
     "scope": Flag("Who competes with whom for the places.", choices=SCOPES),
     "floor": Flag("What every layer keeps at least: a fraction below 1, a count from 1 on."),
     "batch_norm": Flag("Mode of batch norm while scoring.", choices=BATCH_NORM_MODES),
+    "engine": Flag("What the training computes with.", choices=ENGINES),
 }
 TRAIN_FLAGS: dict[str, Flag] = {
     "optimizer": Flag("The rule of a step.", choices=OPTIMIZERS),
@@ -86,6 +88,8 @@ TRAIN_FLAGS: dict[str, Flag] = {
 # The run's seed is the training's.
 RUN_FIELDS = tuple(f.name for f in dataclasses.fields(RunConfig) if f.name != "train")
 TRAIN_FIELDS = tuple(f.name for f in dataclasses.fields(TrainConfig) if f.name != "seed")
+# Of the run's fields, those that have nothing to do with pruning.
+TRAINING_FIELDS = ("engine",)
 WHAT_FIELDS = ("model", "sparsity", "dataset", "seed")
 
 
@@ -149,7 +153,7 @@ def _parameter(field: str) -> inspect.Parameter:
     option = typer.Option(
         *_names(field, flag, default),
         help=_help(flag),
-        rich_help_panel=WHAT if field in WHAT_FIELDS else PRUNING if of_run else TRAINING,
+        rich_help_panel=_panel(field),
         show_default=shown or default is not None,
         metavar=METAVARS[kind],
         autocompletion=_completion(flag.choices or flag.suggested),
@@ -161,6 +165,12 @@ def _parameter(field: str) -> inspect.Parameter:
         default=default,
         annotation=Annotated[kind if required else kind | None, option],
     )
+
+
+def _panel(field: str) -> str:
+    if field in WHAT_FIELDS:
+        return WHAT
+    return TRAINING if field in (*TRAIN_FIELDS, *TRAINING_FIELDS) else PRUNING
 
 
 def _help(flag: Flag) -> str:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import torch
 from torch import nn
 
-from snip.cli.common import remark, require_file_name, set_up_torch, show_report
-from snip.cli.flags import RUN_FIELDS, run_config, with_flags
+from snip.cli.common import require_file_name, set_up_torch, show_facts, show_report
+from snip.cli.flags import RUN_FIELDS, TRAINING_FIELDS, run_config, with_flags
 from snip.cli.options import DataDir, Device, Download, Threads, option
 from snip.cli.reading import load_into, read_weights
 from snip.data import load
@@ -31,7 +31,7 @@ EXAMPLES = (
 )
 
 
-@with_flags(RUN_FIELDS)
+@with_flags(name for name in RUN_FIELDS if name not in TRAINING_FIELDS)
 def command(
     *,
     out: Annotated[Path, option(help="Where the masks go.", metavar="FILE")],
@@ -65,12 +65,12 @@ def command(
         model, masks = _pruned_weights(config, dataset, weights, device)
     if masks is None:
         raise InputError("sparsity is 0: nothing would be pruned. Give a fraction such as 0.95.")
-    show_report(report(model, masks))
     masks.save(out)
-    remark(f"masks: {out}")
     if save_weights is not None:
         write_weights(save_weights, model.state_dict())
-        remark(f"weights: {save_weights}")
+    show_report(report(model, masks))
+    written = {"masks": out, "weights": save_weights}
+    show_facts({name: path for name, path in written.items() if path is not None})
 
 
 def _pruned_weights(

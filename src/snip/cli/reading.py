@@ -10,7 +10,8 @@ from safetensors import SafetensorError, safe_open
 
 from snip.errors import FileError, InputError
 from snip.masks import FORMAT, Masks
-from snip.runs.network import resolve_model
+from snip.models import MODELS
+from snip.runs import RunConfig, resolve_model
 from snip.training import load_checkpoint
 from snip.training.checkpoint import PARTS
 
@@ -72,13 +73,14 @@ def load_into(model: torch.nn.Module, state: State, path: Path) -> None:
 
 def network_of(masks: Masks, model: str | None, dataset: str | None) -> torch.nn.Module | None:
     """The network that masks were made for, if it is known."""
-    name = model or masks.provenance.get("model")
-    # A file must not make us import code: a user's own network is built only if they ask for it.
-    if not isinstance(name, str) or (model is None and ":" in name):
+    dataset = dataset or str(masks.provenance.get("dataset", ""))
+    if model is not None:
+        return resolve_model(model, RunConfig(model, 0, dataset).dataset)
+    name = masks.provenance.get("model")
+    # A file must not make us import code: a user's own network is built only if they name it.
+    if name not in MODELS or dataset not in MODELS[name].datasets:
         return None
-    network = resolve_model(name, dataset or masks.provenance.get("dataset") or "mnist")
-    masks.apply(network)
-    return network
+    return resolve_model(name, dataset)
 
 
 def _torch_file(path: Path) -> Weights:
