@@ -218,6 +218,41 @@ def test_a_circle_that_reaches_no_output_goes() -> None:
     assert small.inner1.out_channels == small.inner2.out_channels == 2
 
 
+class BasicBlock(nn.Module):
+    """As the usual libraries write it, with writes in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.conv2, self.bn2 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        identity = x
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += identity
+        return self.relu(out)
+
+
+def test_residual_blocks_with_writes_in_place() -> None:
+    stem = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(inplace=True))
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    net = nn.Sequential(stem, BasicBlock(), BasicBlock(), head)
+    stem[0].bias.data[1] = -1
+    kill_inputs(stem[0], 1)
+    for block in (net[1], net[2]):
+        kill_inputs(block.conv1, 0)
+        kill_inputs(block.conv2, 1)
+    masked(net)
+    for fold in (True, False):
+        small = check(net, IMAGE, fold=fold)
+        # Their constants are relu(-1) = 0 and relu(0) = 0: nothing needs folding.
+        assert small[0][0].out_channels == small[2].conv2.out_channels == 3
+        assert small[1].conv1.out_channels == small[3][2].in_features == 3
+        assert not shrink_report(small).folded
+
+
 class Grouped(nn.Module):
     def __init__(self, groups: int) -> None:
         super().__init__()
@@ -311,6 +346,7 @@ BLOCKED = {
     "functional": lambda m, y: F.conv2d(y, m.last.weight, m.last.bias),
     "twice": lambda m, y: m.last(y) + m.last(y.relu()),
     "squeezed": lambda m, y: m.last(y.squeeze()),
+    "dimension by its other name": lambda m, y: m.last(torch.cat((y, y), axis=2)),
     "matmul": lambda m, y: m.last(y @ y),
 }
 BETWEEN |= BLOCKED
@@ -583,6 +619,10 @@ def test_shared_tied_and_hooked_layers_stay() -> None:
     hooked = net()
     hooked[2].register_forward_hook(lambda module, args, out: out + args[0].sum())
     assert shrink_report(check(hooked, x)).removed == 0
+    twice = nn.BatchNorm1d(4, affine=False)
+    normed_twice = nn.Sequential(nn.Linear(4, 4), twice, nn.Linear(4, 4), twice, nn.Linear(4, 2))
+    kill_outputs(normed_twice[2], 1)
+    assert shrink_report(check(normed_twice, x)).removed == 0
     normed = net()
     nn.utils.parametrizations.weight_norm(normed[2])
     assert check(normed, x)[0].out_features == 4

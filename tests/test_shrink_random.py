@@ -114,7 +114,7 @@ def build(spec: tuple, *, constants: bool) -> Net:
     return net
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(networks, st.booleans())
 def test_outputs_are_equal(spec: tuple, fold: bool) -> None:
     net = build(spec, constants=True).eval()
@@ -129,7 +129,7 @@ def test_outputs_are_equal(spec: tuple, fold: bool) -> None:
         torch.testing.assert_close(small(y), net(y), rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(networks, st.booleans())
 def test_training_goes_on_alike_without_fold(spec: tuple, constants: bool) -> None:
     net = build(spec, constants=constants).train()
@@ -140,7 +140,7 @@ def test_training_goes_on_alike_without_fold(spec: tuple, constants: bool) -> No
     torch.testing.assert_close(after, before, rtol=1e-6, atol=1e-7)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(networks)
 def test_report_knows_whether_training_is_alike(spec: tuple) -> None:
     net = build(spec, constants=False).train()
@@ -165,7 +165,7 @@ def trained(net: nn.Module, x: torch.Tensor, targets: torch.Tensor) -> torch.Ten
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from([0.05, 0.2]))
 def test_random_mlps(depth: int, seed: int, kept: float) -> None:
     torch.manual_seed(seed)

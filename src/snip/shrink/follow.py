@@ -91,12 +91,24 @@ class _Follower(fx.Interpreter):
             raise InputError(f"the model does not run on this batch: {first_line}") from error
         module = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
         step = Step(n, module, self.env, self.flows, out, self.network)
-        ordinary = module is None or not (n.target in self.shared or _has_hooks(module))
-        self.flows[n] = rule_of(n, module)(step) if ordinary else opaque(step)
+        self.flows[n] = self._flows(step)
         for node, version in versions.items():
             if version != _version(self.env.get(node)):
                 self._forget_aliases(self.env[node])
         return out
+
+    def _flows(self, step: Step) -> Flows:
+        node, module = step.node, step.module
+        if module is not None:
+            ordinary = node.target not in self.shared and not _has_hooks(module)
+            return rule_of(node, module)(step) if ordinary else opaque(step)
+        try:
+            found = rule_of(node, None)(step)
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError):
+            # Arguments written in a way that the rule does not know.
+            return opaque(step)
+        fits = not isinstance(found, Flow) or step.out.shape[found.axis] == len(found.units)
+        return found if fits else opaque(step)
 
     def _forget_aliases(self, written: torch.Tensor) -> None:
         """After a write in place, other names of that memory hold other values than noted."""
@@ -135,7 +147,9 @@ def _has_hooks(module: nn.Module) -> bool:
 def _shared_modules(model: nn.Module, graph: fx.Graph) -> Iterator[str]:
     """Modules that are used twice, or whose parameters someone else uses: never cut."""
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
-    yield from (str(name) for name, count in calls.items() if count > 1)
+    for name, count in calls.items():
+        if count > 1 and model.get_submodule(str(name)).state_dict():
+            yield str(name)
     for node in graph.nodes:
         if node.op == "get_attr":
             yield str(node.target).rpartition(".")[0]

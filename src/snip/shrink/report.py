@@ -29,13 +29,18 @@ class ShrinkReport:
     layers: tuple[LayerChange, ...]
     parameters: tuple[int, int]  # stored numbers, pruned ones included
     folded: int  # biases that took over constants
-    trains_alike: bool  # whether training goes on exactly as in the model before
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # why training would differ from that of the model before
 
     @property
     def removed(self) -> int:
         """Units removed in all layers."""
         return sum(layer.units[0] - layer.units[1] for layer in self.layers)
+
+    @property
+    def trains_alike(self) -> bool:
+        """Whether training goes on exactly as in the model before, whatever the optimiser adds
+        to or scales in single weights."""
+        return not self.notes
 
     def __str__(self) -> str:
         before, after = self.parameters

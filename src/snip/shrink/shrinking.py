@@ -54,12 +54,11 @@ def shrink(model: nn.Module, batch: Any, *, fold: bool = True) -> nn.Module:
         _operate(small, plan, deltas, masks)
         _compare(model, small, batch)
         same_graph = _same_in_train_mode(model, traced, batch)
-        notes = _notes(network, needs, deltas, same_graph=same_graph)
+    notes = tuple(_differences(network, needs, same_graph=same_graph))
     report = ShrinkReport(
         layer_changes(network, needs),
         parameters=(_count(model), _count(small)),
         folded=sum(int((delta != 0).sum()) for delta in deltas.values()),
-        trains_alike=not notes and _trains_alike(network, needs, fold=fold),
         notes=notes,
     )
     small.__dict__[SHRUNK] = Shrunk(_since_the_original(model, plan), report)
@@ -177,27 +176,22 @@ def _operations(traced: Traced) -> list[tuple[str, str]]:
     return [(node.op, str(node.target)) for node in traced.graph.nodes]
 
 
-def _notes(
-    network: Network, needs: Needs, deltas: Mapping[str, torch.Tensor], *, same_graph: bool
-) -> tuple[str, ...]:
-    notes = []
+def _differences(network: Network, needs: Needs, *, same_graph: bool) -> Iterator[str]:
+    """Why training would not go on as in the model before."""
     if not same_graph:
-        notes.append("The forward does other things in train mode: use the result in eval mode.")
-    if deltas:
-        notes.append(
-            "Constants of removed units are now part of biases; in the model before, the "
-            "parameters behind them would train on. Use fold=False to train exactly alike."
+        yield "The forward does other things in train mode: use the result in eval mode."
+    if needs.fold and not torch.equal(needs.needed, needed_units(network, fold=False).needed):
+        yield (
+            "Some removed units are constants, and in the model before their parameters would "
+            "train on: use fold=False to train exactly alike."
+        )
+    if needs.fold and any(_may_grow(network, layer) for layer in network.layers):
+        yield (
+            "Weights without a mask count as dead where they are zero, but could grow: apply "
+            "masks (Masks.from_zeros) or use fold=False to train exactly alike."
         )
     if not all(bool(needs.of(units).all()) for units in network.drawn):
-        notes.append("Dropout draws for fewer units: training differs by chance.")
-    return tuple(notes)
-
-
-def _trains_alike(network: Network, needs: Needs, *, fold: bool) -> bool:
-    if not fold:
-        return True
-    same = torch.equal(needs.needed, needed_units(network, fold=False).needed)
-    return same and not any(_may_grow(network, layer) for layer in network.layers)
+        yield "Dropout draws for fewer units: training differs by chance."
 
 
 def _may_grow(network: Network, layer: Layer) -> bool:

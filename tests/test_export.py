@@ -1,0 +1,102 @@
+"""ONNX files of shrunk models compute what the models compute."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from networks import make
+from torch import nn
+
+import snip
+from snip import export
+from snip.export import export_onnx
+from snip.models import build
+from snip.prune import SnipWarning, held_masks
+from snip.shrink import shrink, shrink_report
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxscript")
+runtime = pytest.importorskip("onnxruntime")
+
+
+def run(path: Path, *inputs: torch.Tensor) -> torch.Tensor:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = runtime.InferenceSession(str(path), options)
+    names = [given.name for given in session.get_inputs()]
+    feed = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
+    return torch.from_numpy(session.run(None, feed)[0])
+
+
+@pytest.mark.parametrize(("name", "sparsity"), [("lenet-5-caffe", 0.99), ("alexnet-s", 0.95)])
+def test_shrunk_networks(name: str, sparsity: float, tmp_path: Path) -> None:
+    shape = (3, 32, 32) if name == "alexnet-s" else (1, 28, 28)
+    model = build(name, seed=0).train()
+    batch = torch.randn(2, *shape), torch.tensor([1, 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SnipWarning)
+        snip.prune(model, batch, sparsity=sparsity)
+    small = shrink(model, batch)
+    export_onnx(small, batch, tmp_path / "small.onnx")
+    assert small.training
+    assert held_masks(small) is not None
+    for samples in (1, 5):
+        images = torch.randn(samples, *shape)
+        with torch.no_grad():
+            expected = model.eval()(images)
+        error = (run(tmp_path / "small.onnx", images) - expected).abs().max()
+        assert error <= 1e-4 * expected.abs().max()
+        model.train()
+    if name == "alexnet-s":  # the file is as small as the model
+        assert shrink_report(small).removed > 500
+        stored = sum(p.numel() for p in small.parameters())
+        assert (tmp_path / "small.onnx").stat().st_size < stored * 4 + 200_000
+    assert list(tmp_path.iterdir()) == [tmp_path / "small.onnx"]
+
+
+def test_a_shrunk_recurrent_network(tmp_path: Path) -> None:
+    model, batch = make("gru")
+    model.head.weight.data[:, 1] = 0
+    model.rnn.weight_hh_l0.data[:, 1] = 0
+    small = shrink(model, batch)
+    assert small.rnn.hidden_size == 4
+    export_onnx(small, batch, tmp_path / "small.onnx")
+    sequences = torch.randn(7, 3, 4)
+    torch.testing.assert_close(
+        run(tmp_path / "small.onnx", sequences), model(sequences).detach(), rtol=1e-4, atol=1e-5
+    )
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+        return self.fc(x if y is None else x * y)
+
+
+def test_inputs_of_any_kind(tmp_path: Path) -> None:
+    model, path = Two(), tmp_path / "model.onnx"
+    x, y = torch.randn(4, 3), torch.randn(4, 3)
+    for given, any_batch_size in (((x[:1], y[:1]), True), ({"x": x, "y": y}, False)):
+        export_onnx(model, given, path, any_batch_size=any_batch_size)
+        torch.testing.assert_close(run(path, x, y), model(x, y).detach())
+
+
+def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.sum() > 0 else x
+
+    with pytest.raises(snip.InputError, match="Odd cannot be exported"):
+        export_onnx(Odd(), torch.randn(3, 2), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(export, "NEEDED", ("onnx", "no_such_package"))
+    assert importlib.util.find_spec("no_such_package") is None
+    with pytest.raises(snip.InputError, match=r"no_such_package.*snip-prune\[onnx\]"):
+        export_onnx(Two(), torch.randn(3, 3), tmp_path / "model.onnx")
