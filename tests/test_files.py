@@ -38,6 +38,15 @@ def test_a_really_full_device():
         append_line("/dev/full", "x" * 100_000)
 
 
+def test_a_device_or_a_folder_is_not_replaced(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "pipe"):
+        with pytest.raises(snip.FileError, match="no ordinary file"):
+            write_text(tmp_path / name, "x")
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(snip.FileError, match="choose another place"):

@@ -18,6 +18,9 @@ PathLike = str | os.PathLike[str]
 def write_with(path: PathLike, writer: Callable[[Path], None]) -> None:
     """Let `writer` fill a temporary file beside `path`, then put it in place in one move."""
     path = Path(path)
+    if path.exists() and not path.is_file():
+        # Putting a file in its place would remove a device, or fail on a folder.
+        raise FileError(f"cannot write {path}: it is no ordinary file. Choose another place.")
     with _write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(

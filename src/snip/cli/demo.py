@@ -5,16 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from safetensors.torch import load_file
+
+from snip import compact
 from snip.cli.common import remark, say, set_up_torch, show_table, size
 from snip.cli.flags import SHORT, run_config
 from snip.cli.options import Threads, option, switch
 from snip.engine.engines import ENGINES
 from snip.errors import InputError
 from snip.masks import Masks
+from snip.models import build
 from snip.pictures import survivors
 from snip.report_text import percent
 from snip.runs import RunConfig, RunResult, run
-from snip.runs.folder import RESULT
+from snip.runs.folder import RESULT, SELECTED
 from snip.training.trainer import MASKS
 
 DETAILS = (
@@ -27,7 +31,6 @@ EXAMPLES = (
     "snip demo --engine sparse --iterations 20000",
 )
 MODEL = "lenet-300-100"
-FLOAT = 4  # bytes
 
 
 def command(
@@ -36,9 +39,7 @@ def command(
     iterations: Annotated[int, option(help="Steps of each training.", metavar="N")] = 5000,
     seed: Annotated[int, option(help="Of both runs.", metavar="N")] = 0,
     out: Annotated[Path, option(help="Where the runs go.", metavar="FOLDER")] = Path("runs/demo"),
-    engine: Annotated[
-        str, option(help=f"One of {', '.join(ENGINES)}.", metavar="NAME")
-    ] = RunConfig.engine,
+    engine: Annotated[str, option(help=f"One of {', '.join(ENGINES)}.", metavar="NAME")] = "auto",
     resume: Annotated[bool, switch(help="Go on from the last checkpoint.")] = True,
     # More threads gain nothing on a network this small, and lose much on a busy machine.
     threads: Threads = 1,
@@ -70,28 +71,30 @@ def _run(config: RunConfig, out: Path, resume: bool) -> RunResult:
 
 def _show(dense: RunResult, pruned: RunResult) -> None:
     rows = {"dense": dense, f"pruned {percent(pruned.sparsity)}": pruned}
+    files = dense.folder / SELECTED, _compact_file(pruned)
     show_table(
-        ("", "test error", "connections", "weights", "seconds"),
+        ("", "test error", "connections", "file", "seconds"),
         [
             (
                 name,
                 percent(result.test_error),
                 result.kept,
-                size(stored_bytes(result)),
+                size(file.stat().st_size),
                 f"{result.seconds:.1f}",
             )
-            for name, result in rows.items()
+            for (name, result), file in zip(rows.items(), files, strict=True)
         ],
     )
-    say(
-        f"{dense.total / pruned.kept:.0f} times fewer connections, chosen before the first step.\n"
-        "Weights are counted as 4 bytes per kept value and 1 bit per place."
-    )
+    say(f"{dense.total / pruned.kept:.0f} times fewer connections, chosen before the first step.")
     if pruned.config.engine == "dense":
         say("Training is not faster: zeros are still multiplied; --engine sparse leaves them out.")
 
 
-def stored_bytes(result: RunResult) -> float:
-    """Bytes of the kept values, and of a bit per connection if any is missing."""
-    places = result.total / 8 if result.kept < result.total else 0
-    return FLOAT * result.kept + places
+def _compact_file(pruned: RunResult) -> Path:
+    """The pruned network in a file of its surviving weights."""
+    model = build(MODEL)
+    Masks.load(pruned.folder / MASKS).apply(model)
+    model.load_state_dict(load_file(pruned.folder / SELECTED))
+    path = pruned.folder / "compact.safetensors"
+    compact.save(model, path)
+    return path

@@ -15,6 +15,7 @@ from snip.engine.engines import ENGINES
 from snip.errors import InputError, nearest
 from snip.initializers import INITIALIZERS
 from snip.models import IMAGES, MODELS
+from snip.prune import BUDGETS
 from snip.runs import METHODS, PROTOCOLS, RunConfig
 from snip.sensitivity import REDUCTIONS
 from snip.training import OPTIMIZERS, SCHEDULES, TrainConfig, shortened
@@ -69,6 +70,10 @@ RUN_FLAGS: dict[str, Flag] = {
     "decay": Flag("Weight of the past in --reduction ema."),
     "scope": Flag("Who competes with whom for the places.", choices=SCOPES),
     "floor": Flag("What every layer keeps at least: a fraction below 1, a count from 1 on."),
+    "budget": Flag(
+        "What is limited: the count of connections, or their FLOPs; --sparsity is its fraction.",
+        choices=BUDGETS,
+    ),
     "batch_norm": Flag("Mode of batch norm while scoring.", choices=BATCH_NORM_MODES),
     "engine": Flag("What the training computes with.", choices=ENGINES),
 }

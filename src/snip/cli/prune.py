@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from torch import nn
 
 from snip.cli.common import require_file_name, set_up_torch, show_facts, show_report
@@ -16,11 +15,9 @@ from snip.data import load
 from snip.data.dataset import Dataset
 from snip.errors import InputError
 from snip.masks import Masks
-from snip.prune import prune
 from snip.report import report
-from snip.runs import RunConfig, prepare, resolve_model, scoring_batches
+from snip.runs import RunConfig, prepare, prune_network, resolve_model
 from snip.runs.folder import write_weights
-from snip.training.parts import seeded
 
 DETAILS = "The masks of the same configuration are those that `snip run` trains with."
 EXAMPLES = (
@@ -84,17 +81,6 @@ def _pruned_weights(
     model = resolve_model(config.model, config.dataset, seed=config.seed)
     load_into(model, read_weights(path), path)
     model.to(device)
-    batches = scoring_batches(config, dataset)
-    with seeded(config.seed, torch.device(device)):  # dropout draws while it is scored
-        masks = prune(
-            model,
-            ((images.to(device), labels.to(device)) for images, labels in batches),
-            sparsity=config.sparsity,
-            scope=config.scope,
-            floor=config.floor,
-            reduction=config.reduction,
-            decay=config.decay,
-            batch_norm=config.batch_norm,
-        )
+    masks = prune_network(config, dataset, model)
     masks.provenance |= {"model": config.model, "dataset": dataset.name, "weights": path.name}
     return model, masks

@@ -44,9 +44,12 @@ def _run(command: Sequence[str]) -> None:
         raise OSError(f"{' '.join(command)}\n{done.stderr or done.stdout}")
 
 
-def compile_objects(folder: Path, compiler: str, *, flags: Sequence[str] = OPTIMIZED) -> list[Path]:
-    """Compile every source file into the folder, a few at a time."""
-    jobs = {source: folder / f"{source.stem}.o" for source in sources()}
+def compile_objects(
+    folder: Path, compiler: str, *, flags: Sequence[str] = OPTIMIZED, without: Sequence[str] = ()
+) -> list[Path]:
+    """Compile the source files into the folder, a few at a time; `without` names some to omit."""
+    wanted = [source for source in sources() if source.name not in without]
+    jobs = {source: folder / f"{source.stem}.o" for source in wanted}
 
     def one(source: Path) -> None:
         own = sources()[source]

@@ -3,7 +3,7 @@
 from snip.runs.config import METHODS, OWN, PROTOCOLS, RunConfig
 from snip.runs.network import draw_network, resolve_model
 from snip.runs.result import RunResult
-from snip.runs.run import prepare, run, scoring_batches, seeds_of
+from snip.runs.run import prepare, prune_network, run, scoring_batches, seeds_of
 
 __all__ = [
     "METHODS",
@@ -13,6 +13,7 @@ __all__ = [
     "RunResult",
     "draw_network",
     "prepare",
+    "prune_network",
     "resolve_model",
     "run",
     "scoring_batches",

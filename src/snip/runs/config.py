@@ -15,6 +15,7 @@ from snip.engine.engines import ENGINES
 from snip.errors import InputError, KindError, nearest
 from snip.initializers import INITIALIZERS
 from snip.models import IMAGES, MODELS
+from snip.prune import BUDGETS
 from snip.sensitivity import REDUCTIONS
 from snip.training.config import TrainConfig, checked_number, checked_whole
 from snip.training.schedule import paper_schedule
@@ -26,7 +27,7 @@ OWN = "own"  # the initialiser of a user's network: what its function draws
 # What decides the masks alone: a dense reference is the same run whatever these are.
 SCORING = (
     "method", "initializer", "score_batch_size", "score_batches", "reduction", "decay",
-    "scope", "floor", "batch_norm",
+    "scope", "floor", "budget", "batch_norm",
 )  # fmt: skip
 
 
@@ -47,6 +48,7 @@ class RunConfig:
     decay: float = 0.9  # of reduction "ema"
     scope: str = "global"
     floor: float = 0.0
+    budget: str = "connections"
     batch_norm: str = "eval"
     seed: int = 0
     engine: str = "dense"
@@ -135,6 +137,7 @@ class RunConfig:
             "train_initializer": initializers,
             "reduction": REDUCTIONS,
             "scope": SCOPES,
+            "budget": BUDGETS,
             "batch_norm": BATCH_NORM_MODES,
             "engine": ENGINES,
         }

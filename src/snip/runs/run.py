@@ -23,8 +23,9 @@ from snip.runs import folder as layout
 from snip.runs.config import RunConfig
 from snip.runs.network import draw_network, redraw_network
 from snip.runs.result import RunResult, environment
+from snip.training.evaluate import device_of
 from snip.training.metrics import Metrics
-from snip.training.parts import seeded
+from snip.training.parts import data_for, seeded
 from snip.training.trainer import CHECKPOINT_SECONDS, MASKS, TrainResult, train
 
 
@@ -54,6 +55,7 @@ def run(
     data_dir = None if data_dir is None else Path(data_dir)
     dataset = load(config.dataset, data_dir=data_dir, download=download)
     model, masks = prepare(config, dataset, device, saved=place / MASKS if resume else None)
+    data_for(dataset, config.training)  # refuses what does not fit before anything is written
     if not resume:
         layout.clear(place)
     _write_start(place, config, model, masks)
@@ -121,7 +123,7 @@ def prepare(
     def redraw(network: nn.Module) -> None:
         redraw_network(network, config.model, config.dataset, **trained)
 
-    masks = _pruned(config, dataset, model, redraw if config.protocol == "redraw" else None)
+    masks = prune_network(config, dataset, model, redraw if config.protocol == "redraw" else None)
     masks.provenance |= {"seeds": seeds, "dataset": dataset.name, "model": config.model}
     return model, masks
 
@@ -143,13 +145,14 @@ def scoring_batches(
     return islice(batches, config.score_batches)
 
 
-def _pruned(
+def prune_network(
     config: RunConfig,
     dataset: Dataset,
     model: nn.Module,
-    redraw: Callable[[nn.Module], None] | None,
+    redraw: Callable[[nn.Module], None] | None = None,
 ) -> Masks:
-    device = next(model.parameters()).device
+    """Prune a network as the run says, on the run's scoring batches."""
+    device = device_of(model)
     batches = scoring_batches(config, dataset)
     with seeded(config.seed, device):  # a network with dropout draws while it is scored
         return prune(
@@ -158,6 +161,7 @@ def _pruned(
             sparsity=config.sparsity,
             scope=config.scope,
             floor=config.floor,
+            budget=config.budget,
             reduction=config.reduction,
             decay=config.decay,
             batch_norm=config.batch_norm,

@@ -42,7 +42,7 @@ from snip.training.state import State, Weights
 
 MASKS = "masks.safetensors"
 ENGINE = "engine.json"
-CHECKPOINT_SECONDS = 60.0
+CHECKPOINT_SECONDS = 20.0
 
 
 class DivergenceError(InputError):

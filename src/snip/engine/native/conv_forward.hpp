@@ -7,45 +7,50 @@ struct Entry {
     float value;
 };
 
-// Where one register tile of G rows x T vectors comes from and goes to.
+// Where register tiles of G rows x T vectors come from and go to, `repeat` of them one below another.
 struct RegisterTile {
     const char* packed;
-    int64_t row_bytes;    // packed input between neighbouring output rows
-    const float* from;    // partial sums, or null to begin at `start`
+    int64_t row_bytes;  // packed input between neighbouring output rows
+    const float* from;  // partial sums, or null to begin at `start`
     int64_t from_row;
     float* to;
     int64_t to_row;
     float start;
     bool relu;
+    int64_t repeat;
 };
 
 template <int T, int G>
-static void accumulate(const Entry* entry, const Entry* end, const RegisterTile& t) {
-    vf acc[G * T];
-    if (t.from) {
-        SNIP_UNROLL for (int i = 0; i < G * T; i++)
-            acc[i] = load<vf>(t.from + i / T * t.from_row + i % T * VL);
-    } else {
-        vf start = splat<vf>(t.start);
-        SNIP_UNROLL for (int i = 0; i < G * T; i++) acc[i] = start;
-    }
-    for (; entry < end; entry++) {
-        vf w = splat<vf>(entry->value);
-        const char* x = t.packed + entry->offset;
-        SNIP_UNROLL for (int g = 0; g < G; g++) {
-            const char* row = x + g * t.row_bytes;
-            SNIP_UNROLL for (int i = 0; i < T; i++)
-                acc[g * T + i] += w * load<vf>(reinterpret_cast<const float*>(row) + i * VL);
+static void accumulate(const Entry* first, const Entry* end, RegisterTile t) {
+    for (; t.repeat > 0; t.repeat--) {
+        vf acc[G * T];
+        if (t.from) {
+            SNIP_UNROLL for (int i = 0; i < G * T; i++)
+                acc[i] = load<vf>(t.from + i / T * t.from_row + i % T * VL);
+            t.from += G * t.from_row;
+        } else {
+            vf start = splat<vf>(t.start);
+            SNIP_UNROLL for (int i = 0; i < G * T; i++) acc[i] = start;
         }
+        for (const Entry* entry = first; entry < end; entry++) {
+            vf w = splat<vf>(entry->value);
+            const char* x = t.packed + entry->offset;
+            SNIP_UNROLL for (int g = 0; g < G; g++) {
+                const float* row = reinterpret_cast<const float*>(x + g * t.row_bytes);
+                SNIP_UNROLL for (int i = 0; i < T; i++) acc[g * T + i] += w * load<vf>(row + i * VL);
+            }
+        }
+        if (t.relu) {
+            SNIP_UNROLL for (int i = 0; i < G * T; i++) acc[i] = relu_of(acc[i]);
+        }
+        SNIP_UNROLL for (int i = 0; i < G * T; i++)
+            store<vf>(t.to + i / T * t.to_row + i % T * VL, acc[i]);
+        t.packed += G * t.row_bytes;
+        t.to += G * t.to_row;
     }
-    if (t.relu) {
-        SNIP_UNROLL for (int i = 0; i < G * T; i++) acc[i] = relu_of(acc[i]);
-    }
-    SNIP_UNROLL for (int i = 0; i < G * T; i++)
-        store<vf>(t.to + i / T * t.to_row + i % T * VL, acc[i]);
 }
 
-typedef void (*Accumulate)(const Entry*, const Entry*, const RegisterTile&);
+typedef void (*Accumulate)(const Entry*, const Entry*, RegisterTile);
 
 struct AccumulateTable {
     Accumulate of[MAX_ACC + 1][MAX_ACC + 1] = {};  // [vectors][rows]
@@ -59,28 +64,22 @@ struct AccumulateTable {
 };
 static constexpr AccumulateTable accumulate_table;
 
+// The tensor written, seen from one tile.
 struct ConvOutput {
     const ConvPlan& plan;
     const float* bias;
     float* y;
     bool relu;
-    // Whole vectors fall on whole outputs, so registers may be stored where they belong at once.
-    bool direct(const TilePlace& t) const {
-        return plan.out_step_h == 1 && plan.out_step_w == 1 && t.cols * plan.lanes % VL == 0;
-    }
+
+    bool one_phase() const { return plan.out_step_h == 1 && plan.out_step_w == 1; }
     int64_t phases() const { return int64_t(plan.out_step_h) * plan.out_step_w; }
-    int64_t row_floats() const { return int64_t(plan.out_w) * plan.lanes; }
-    float start(int64_t out) const { return bias ? bias[out / phases()] : 0.0f; }
-    float* at(const TilePlace& t, int64_t out, int64_t row, int64_t col) const {
-        int64_t channel = t.block * plan.out_channels + out / phases();
-        int64_t phase = out % phases();
-        row = row * plan.out_step_h + phase / plan.out_step_w;
-        col = col * plan.out_step_w + phase % plan.out_step_w;
+    int64_t channel_of(int64_t out) const { return one_phase() ? out : out / phases(); }
+    // Whole vectors fall on whole outputs, so registers may be stored where they belong at once.
+    bool direct(const TilePlace& t) const { return one_phase() && t.cols * plan.lanes % VL == 0; }
+    float start(int64_t out) const { return bias ? bias[channel_of(out)] : 0.0f; }
+    float* at(const TilePlace& t, int64_t channel, int64_t row, int64_t col) const {
+        channel += t.block * plan.out_channels;
         return y + ((channel * plan.out_h + row) * plan.out_w + col) * plan.lanes;
-    }
-    // Outputs of this phase that exist from grid position `from` on, at most `count`.
-    int64_t inside(int64_t from, int64_t count, int64_t phase, int64_t step, int64_t size) const {
-        return most(0, least(count, ceil_div(size - phase, step) - from));
     }
 };
 
@@ -89,11 +88,14 @@ static void spread(const ConvOutput& o, const TilePlace& t, int64_t out, const f
                    int64_t sums_row) {
     const ConvPlan& p = o.plan;
     int64_t phase = out % o.phases(), lanes = p.lanes;
-    int64_t rows = o.inside(t.row, t.rows, phase / p.out_step_w, p.out_step_h, p.out_h);
-    int64_t cols = o.inside(t.col, t.cols, phase % p.out_step_w, p.out_step_w, p.out_w);
+    int64_t row = t.row * p.out_step_h + phase / p.out_step_w;
+    int64_t col = t.col * p.out_step_w + phase % p.out_step_w;
+    // A phase may have one row or column less than the grid.
+    int64_t rows = most(0, least(t.rows, ceil_div(p.out_h - row, p.out_step_h)));
+    int64_t cols = most(0, least(t.cols, ceil_div(p.out_w - col, p.out_step_w)));
     float start = o.relu ? relu_of(o.start(out)) : o.start(out);
     for (int64_t r = 0; r < rows; r++) {
-        float* to = o.at(t, out, t.row + r, t.col);
+        float* to = o.at(t, o.channel_of(out), row + r * p.out_step_h, col);
         for (int64_t c = 0; c < cols; c++, to += p.out_step_w * lanes) {
             if (sums)
                 copy_floats(to, sums + r * sums_row + c * lanes, lanes);
@@ -103,34 +105,54 @@ static void spread(const ConvOutput& o, const TilePlace& t, int64_t out, const f
     }
 }
 
-// One segment: the weights of one out on one chunk of input channels, over the whole tile.
-static void run_segment(const ConvOutput& o, const TilePlace& t, const Registers& regs,
-                        int64_t segment, const Entry* entries, const float* packed, float* sums) {
-    const ConvPlan& p = o.plan;
-    int64_t out = p.segment_out[segment], place = p.segment_place[segment];
-    bool final = place & LAST, direct = final && o.direct(t);
-    int64_t sums_row = regs.vectors * VL;
-    RegisterTile tile;
-    tile.row_bytes = int64_t(p.in_step_h) * p.pack_w * p.lanes * 4;
-    tile.start = o.start(out);
-    tile.relu = final && o.relu;
-    tile.from_row = sums_row;
-    tile.to_row = direct ? o.row_floats() : sums_row;
-    for (int64_t row = 0, height; row < t.rows; row += height) {
-        height = regs.rows_at(t.rows - row);
-        float* goal = direct ? o.at(t, out, t.row + row, t.col) : sums + row * sums_row;
-        for (int64_t piece = 0; piece < regs.pieces; piece++) {
-            int64_t v0 = regs.vectors * piece / regs.pieces;
-            int64_t v1 = regs.vectors * (piece + 1) / regs.pieces;
-            tile.packed = reinterpret_cast<const char*>(packed + v0 * VL) + row * tile.row_bytes;
-            tile.from = place & FIRST ? nullptr : sums + row * sums_row + v0 * VL;
-            tile.to = goal + v0 * VL;
-            accumulate_table.of[v1 - v0][height](entries + p.segment_entry[segment],
-                                                 entries + p.segment_entry[segment + 1], tile);
-        }
+// What the segments of one tile have in common.
+struct SegmentRunner {
+    const ConvOutput& o;
+    const TilePlace& t;
+    const Registers& regs;
+    const Entry* entries;
+    const char* packed;
+    bool direct;
+    int64_t row_bytes, sums_row, y_row, y_plane;
+    float* y;
+
+    SegmentRunner(const ConvOutput& o_, const TilePlace& t_, const Registers& regs_,
+                  const Entry* entries_, const float* packed_)
+        : o(o_), t(t_), regs(regs_), entries(entries_), packed(reinterpret_cast<const char*>(packed_)) {
+        const ConvPlan& p = o.plan;
+        direct = o.direct(t);
+        row_bytes = int64_t(p.in_step_h) * p.pack_w * p.lanes * 4;
+        sums_row = regs.vectors * VL;
+        y_row = int64_t(p.out_w) * p.lanes;
+        y_plane = p.out_h * y_row;
+        y = o.at(t, 0, t.row, t.col);
     }
-    if (final && !direct) spread(o, t, out, sums, sums_row);
-}
+
+    // The weights of one out on one chunk of input channels, over the whole tile.
+    void run(int64_t segment, float* sums) const {
+        const ConvPlan& p = o.plan;
+        int64_t out = p.segment_out[segment], place = p.segment_place[segment];
+        const Entry* entry = entries + p.segment_entry[segment];
+        const Entry* end = entries + p.segment_entry[segment + 1];
+        bool final = place & LAST, finish = final && direct;
+        RegisterTile tile{packed, row_bytes, nullptr, sums_row, nullptr, finish ? y_row : sums_row,
+                          o.start(out), final && o.relu, 0};
+        const float* from = place & FIRST ? nullptr : sums;
+        float* to = finish ? y + out * y_plane : sums;
+        for (int64_t row = 0, height; row < t.rows; row += height * tile.repeat) {
+            height = regs.rows_at(t.rows - row);
+            tile.repeat = height == 1 ? t.rows - row : (t.rows - row) / height;
+            for (int64_t piece = 0, v = 0, width; piece < regs.pieces; piece++, v += width) {
+                width = regs.width_of(piece);
+                tile.packed = packed + row * row_bytes + v * VL * 4;
+                tile.from = from ? from + row * sums_row + v * VL : nullptr;
+                tile.to = to + row * tile.to_row + v * VL;
+                accumulate_table.of[width][height](entry, end, tile);
+            }
+        }
+        if (final && !direct) spread(o, t, out, sums, sums_row);
+    }
+};
 
 static int64_t first_segment(const ConvPlan& p, int64_t chunk, int64_t out) {
     int64_t low = p.chunk_segment[chunk], high = p.chunk_segment[chunk + 1];
@@ -148,17 +170,21 @@ static int64_t first_segment(const ConvPlan& p, int64_t chunk, int64_t out) {
 static void conv_tile(const ConvOutput& o, const float* x, const TilePlace& t, const Entry* entries,
                       int64_t from, int64_t to) {
     const ConvPlan& p = o.plan;
-    Registers regs = registers_for(ceil_div(t.cols * p.lanes, VL), t.rows, MAX_ACC);
+    Registers regs(ceil_div(t.cols * p.lanes, VL), t.rows, MAX_ACC);
     int64_t tile_floats = t.rows * regs.vectors * VL;
     float* packed = snip::scratch(snip::PACKED_INPUT, packed_floats(p));
     float* sums = snip::scratch(snip::PARTIAL_OUTPUT, (to - from) * tile_floats);
+    SegmentRunner runner(o, t, regs, entries, packed);
     for (int64_t chunk = 0; chunk < p.chunks; chunk++) {
         int64_t segment = first_segment(p, chunk, from), end = first_segment(p, chunk, to);
         if (segment == end) continue;
         pack_chunk(p, chunk, x, t, false, packed);
-        for (; segment < end; segment++)
-            run_segment(o, t, regs, segment, entries, packed,
-                        sums + (p.segment_out[segment] - from) * tile_floats);
+        Ahead ahead(p, chunk + 1, x, t);
+        int64_t share = ceil_div(ahead.count(), end - segment);
+        for (; segment < end; segment++) {
+            ahead.next(share);
+            runner.run(segment, sums + (p.segment_out[segment] - from) * tile_floats);
+        }
     }
     for (int64_t i = 0; i < p.silents; i++)
         if (p.silent[i] >= from && p.silent[i] < to) spread(o, t, p.silent[i], nullptr, 0);

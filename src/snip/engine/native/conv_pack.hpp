@@ -81,6 +81,37 @@ static void pack_chunk(const ConvPlan& p, int64_t chunk, const float* x, const T
     }
 }
 
+// Asks for the input of a coming chunk a row at a time while the present one is computed: its rows
+// are short and far apart, which the hardware does not foresee.
+struct Ahead {
+    const ConvPlan& p;
+    const float* image;
+    int64_t channel, end, row, rows, first_row, offset, floats;
+
+    Ahead(const ConvPlan& plan, int64_t chunk, const float* x, const TilePlace& t) : p(plan) {
+        image = x + t.block * p.in_channels * p.in_h * p.in_w * p.lanes;
+        channel = chunk < p.chunks ? p.chunk_channel[chunk] : 0;
+        end = chunk < p.chunks ? p.chunk_channel[chunk + 1] : 0;
+        first_row = t.row * p.in_step_h + p.top;
+        row = most(0, -first_row);
+        rows = least(p.pack_h - (p.tile_h - t.rows) * p.in_step_h, p.in_h - first_row);
+        int64_t col = most(0, t.col * p.in_step_w + p.left);
+        offset = col * p.lanes;
+        floats = least(p.in_w - col, p.pack_w / p.pack_phases * p.in_step_w) * p.lanes;
+    }
+    int64_t count() const { return rows > row ? (end - channel) * (rows - row) : 0; }
+    void next(int64_t wanted) {
+        for (; wanted > 0 && channel < end; wanted--) {
+            const float* at = image + (int64_t(p.channels[channel]) * p.in_h + first_row + row) * p.in_w * p.lanes;
+            for (int64_t i = 0; i < floats; i += 16) __builtin_prefetch(at + offset + i, 0, 2);
+            if (++row >= rows) {
+                row = most(0, -first_row);
+                channel++;
+            }
+        }
+    }
+};
+
 static inline int64_t packed_floats(const ConvPlan& p) {
     int64_t widest = 0;
     for (int64_t c = 0; c < p.chunks; c++)
@@ -88,22 +119,27 @@ static inline int64_t packed_floats(const ConvPlan& p) {
     return widest * p.pack_h * p.pack_w * p.lanes + VL;
 }
 
-// How the vectors of a tile of outputs are shared out over registers: `height` rows of at most
-// `width` vectors at a time.
+// How the vectors of a tile of outputs are shared out over registers: some rows of at most as many
+// vectors as fit. Worked out once per tile, since divisions would show beside short segments.
 struct Registers {
-    int64_t vectors;  // per row of the tile
-    int64_t pieces;   // of a row
-    int64_t height;   // rows together, when a row is a single piece; a power of two
+    int64_t vectors;     // per row of the tile
+    int64_t pieces;      // of a row, pieces differing by one vector at most
+    int64_t height = 1;  // rows together, when a row is a single piece; a power of two
+
+    Registers(int64_t vectors_, int64_t rows, int64_t most_held)
+        : vectors(vectors_), pieces(ceil_div(vectors_, most_held)) {
+        if (pieces == 1)
+            while (2 * height <= rows && 2 * height * vectors <= most_held) height *= 2;
+        width = vectors / pieces;
+        wider = vectors % pieces;
+    }
     int64_t rows_at(int64_t left) const {
         int64_t rows = height;
         while (rows > left) rows /= 2;
         return rows;
     }
-};
+    int64_t width_of(int64_t piece) const { return width + (piece < wider); }
 
-static inline Registers registers_for(int64_t vectors, int64_t rows, int64_t most_held) {
-    Registers r{vectors, ceil_div(vectors, most_held), 1};
-    if (r.pieces == 1)
-        while (2 * r.height <= rows && 2 * r.height * vectors <= most_held) r.height *= 2;
-    return r;
-}
+  private:
+    int64_t width, wider;
+};

@@ -61,13 +61,11 @@ static void correlate_segment(const ConvPlan& p, const TilePlace& t, const Regis
     }
     for (int64_t row = 0, height; row < t.rows; row += height) {
         height = regs.rows_at(t.rows - row);
-        for (int64_t piece = 0; piece < regs.pieces; piece++) {
-            int64_t v0 = regs.vectors * piece / regs.pieces;
-            int64_t v1 = regs.vectors * (piece + 1) / regs.pieces;
-            correlate_table.of[v1 - v0][height](
+        for (int64_t piece = 0, v = 0; piece < regs.pieces; v += regs.width_of(piece++)) {
+            correlate_table.of[regs.width_of(piece)][height](
                 p.offset + p.segment_entry[segment], p.offset + p.segment_entry[segment + 1], sums,
-                reinterpret_cast<const char*>(packed + v0 * VL) + row * row_bytes, row_bytes,
-                d + row * d_row + v0 * VL, d_row);
+                reinterpret_cast<const char*>(packed + v * VL) + row * row_bytes, row_bytes,
+                d + row * d_row + v * VL, d_row);
         }
     }
 }
@@ -81,7 +79,7 @@ static void correlate_tiles(const ConvPlan& p, const float* x, const float* dy, 
     zero_floats(sums, count * VL);
     for (int64_t index = from; index < to; index++) {
         TilePlace t = place_of(p, index, batch);
-        Registers regs = registers_for(ceil_div(t.cols * p.lanes, VL), t.rows, MAX_HELD);
+        Registers regs(ceil_div(t.cols * p.lanes, VL), t.rows, MAX_HELD);
         for (int64_t chunk = 0; chunk < p.chunks; chunk++) {
             int64_t segment = most(first, p.chunk_segment[chunk]);
             int64_t end = least(last, p.chunk_segment[chunk + 1]);

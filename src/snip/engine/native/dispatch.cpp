@@ -3,16 +3,15 @@
 
 #include "table.hpp"
 
-#define SNIP_DECLARE(isa)                        \
-    namespace isa {                              \
-    extern const snip::NamedKernel kernels[];    \
-    extern const int vector_floats;              \
+// Weak: a build may leave an instruction set out.
+#define SNIP_DECLARE(isa)                                            \
+    namespace isa {                                                  \
+    extern const snip::NamedKernel kernels[] __attribute__((weak));  \
+    extern const int vector_floats __attribute__((weak));            \
     }
 SNIP_DECLARE(portable)
-#if defined(__x86_64__)
 SNIP_DECLARE(avx2)
 SNIP_DECLARE(avx512)
-#endif
 
 namespace {
 
@@ -23,14 +22,18 @@ struct InstructionSet {
     bool (*runs)();
 };
 
+#if defined(__x86_64__)
+bool runs_avx512() { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("fma"); }
+bool runs_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+#else
+bool runs_avx512() { return false; }
+bool runs_avx2() { return false; }
+#endif
+
 // Best first.
 const InstructionSet sets[] = {
-#if defined(__x86_64__)
-    {"avx512", avx512::kernels, &avx512::vector_floats,
-     [] { return __builtin_cpu_supports("avx512f") != 0; }},
-    {"avx2", avx2::kernels, &avx2::vector_floats,
-     [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }},
-#endif
+    {"avx512", avx512::kernels, &avx512::vector_floats, runs_avx512},
+    {"avx2", avx2::kernels, &avx2::vector_floats, runs_avx2},
     {"portable", portable::kernels, &portable::vector_floats, [] { return true; }},
 };
 
@@ -44,24 +47,24 @@ const InstructionSet* find(const char* name) {
 
 extern "C" {
 
-// The i-th best instruction set of this binary, or null past the last.
+// The i-th best instruction set we know of, or null past the last.
 const char* snip_set_name(int i) {
     return i < static_cast<int>(sizeof sets / sizeof *sets) ? sets[i].name : nullptr;
 }
 
 int snip_set_runs(const char* name) {
     const InstructionSet* set = find(name);
-    return set && set->runs();
+    return set && set->kernels && set->runs();
 }
 
 int snip_vector_floats(const char* name) {
     const InstructionSet* set = find(name);
-    return set ? *set->vector_floats : 0;
+    return set && set->kernels ? *set->vector_floats : 0;
 }
 
 void* snip_kernel(const char* set_name, const char* name) {
     const InstructionSet* set = find(set_name);
-    if (!set) return nullptr;
+    if (!set || !set->kernels) return nullptr;
     for (const snip::NamedKernel* k = set->kernels; k->name; k++)
         if (std::strcmp(k->name, name) == 0) return k->address;
     return nullptr;
