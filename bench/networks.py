@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import snip
+from snip.data import load
 from snip.models import build
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -37,13 +38,22 @@ CASES = (
 )
 
 
+def images(case: Case) -> Batch:
+    """One normalised batch of the network's data set, for masks like those that users get."""
+    try:
+        dataset = load("mnist" if case.shape[0] == 1 else "cifar-10")
+    except snip.FileError as error:
+        print(f"masks from noise, which are sparser where it is dear: {error}")
+        return torch.randn(case.batch, *case.shape), torch.randint(0, 10, (case.batch,))
+    return next(iter(dataset.training_batches(case.batch)))
+
+
 def pruned(case: Case, batch_size: int | None = None) -> tuple[nn.Module, Batch, snip.Masks]:
     """The network with its SNIP masks, and a batch of the shape of its data."""
     torch.manual_seed(0)
     count = batch_size or case.batch
-    scoring = torch.randn(case.batch, *case.shape), torch.randint(0, 10, (case.batch,))
     model = build(case.model, seed=0)
-    masks = snip.prune(model, scoring, sparsity=case.sparsity)
+    masks = snip.prune(model, images(case), sparsity=case.sparsity)
     return model, (torch.randn(count, *case.shape), torch.randint(0, 10, (count,))), masks
 
 

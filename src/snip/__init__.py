@@ -6,8 +6,10 @@
 The stages are public too: `connection_sensitivity` -> `select` -> `Masks.apply` -> `report`.
 """
 
+from snip import compact
 from snip.engine.accelerate import accelerate, densify
 from snip.errors import FileError, InputError, KindError
+from snip.export import export_onnx
 from snip.initializers import initialize
 from snip.masks import Masks
 from snip.parameters import left_out, prunable_parameters
@@ -15,6 +17,7 @@ from snip.prune import SnipWarning, held_masks, prune, release
 from snip.report import Report, report
 from snip.selection import select
 from snip.sensitivity import connection_sensitivity, normalize
+from snip.shrink import ShrinkReport, shrink, shrink_report
 from snip.version import __version__
 
 __all__ = [
@@ -23,11 +26,14 @@ __all__ = [
     "KindError",
     "Masks",
     "Report",
+    "ShrinkReport",
     "SnipWarning",
     "__version__",
     "accelerate",
+    "compact",
     "connection_sensitivity",
     "densify",
+    "export_onnx",
     "held_masks",
     "initialize",
     "left_out",
@@ -37,4 +43,6 @@ __all__ = [
     "release",
     "report",
     "select",
+    "shrink",
+    "shrink_report",
 ]
