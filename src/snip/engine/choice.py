@@ -22,6 +22,7 @@ from snip.engine.memory import Timings
 from snip.progress import track
 
 ROUNDS = 3
+FEW = 20_000  # weights: a smaller product costs less than the timing, and chains better sparse
 BLOCKED, PLAIN = "blocked", "plain"
 
 
@@ -85,7 +86,7 @@ def _conv_times(layer: SparseConv2d, node: fx.Node, timings: Timings) -> tuple[f
 def _dense_linear_wins(layer: SparseLinear, node: fx.Node, timings: Timings) -> bool:
     source: Any = node.args[0]
     kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
-    if len(source.meta["shape"]) != 2 or kept * 20 < total:
+    if len(source.meta["shape"]) != 2 or kept * 20 < total or kept < FEW:
         return False
     batch = source.meta["shape"][0]
     key = f"{batch} {layer.extra_repr()} {_machine()}"

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from snip.engine.kernels.conv import ConvIndex
+from snip.engine.kernels.conv import ConvIndex, conv_forward
 from snip.engine.kernels.index import LinearIndex
+from snip.engine.kernels.linear import linear_forward
 from snip.engine.layout import from_blocked, native, to_blocked
 from snip.engine.packing import PackedModule
 from snip.engine.products import ConvProduct, LinearProduct
@@ -47,7 +48,10 @@ class SparseLinear(PackedModule):
             return self.forward(x.t()).t()
         if self.run_dense:
             return self.as_matrix(x)
-        return LinearProduct.apply(x, self.weight, self.dense("bias"), self.index, self.relu)
+        bias = self.dense("bias")
+        if not torch.is_grad_enabled():  # spares inference what autograd costs
+            return linear_forward(self.index, self.weight, x, bias=bias, relu=self.relu)
+        return LinearProduct.apply(x, self.weight, bias, self.index, self.relu)
 
     def as_matrix(self, x: torch.Tensor) -> torch.Tensor:
         """The same through torch's own product: for layers that are hardly sparse."""
@@ -96,9 +100,10 @@ class SparseConv2d(PackedModule):
         if not native(x) or not native(self.weight):
             return to_blocked(self.in_dense(from_blocked(x, batch)))
         index = self.index((x.shape[1], x.shape[2], x.shape[3]))
-        return ConvProduct.apply(
-            x.contiguous(), self.weight, self.dense("bias"), index, batch, self.relu
-        )
+        x, bias = x.contiguous(), self.dense("bias")
+        if not torch.is_grad_enabled():
+            return conv_forward(index, self.weight, x, batch, bias=bias, relu=self.relu)
+        return ConvProduct.apply(x, self.weight, bias, index, batch, self.relu)
 
     def in_dense(self, x: torch.Tensor) -> torch.Tensor:
         """Plain activations through torch's own convolution: for layers that are hardly sparse."""
