@@ -309,10 +309,51 @@ def test_masks_are_held_once_and_forward_is_untouched():
     model, _, masks = pruned()
     twin = copy.deepcopy(model)
     held = [m.first.__dict__["_snip_held"].pairs["weight"][1] for m in (model, twin)]
-    assert held[0].data_ptr() == held[1].data_ptr() == masks["first.weight"].data_ptr()
+    assert held[0].data_ptr() == held[1].data_ptr()
+    before = masks["first.weight"].clone()
+    masks["first.weight"].fill_(True)  # the caller's own copy
+    assert torch.equal(snip.held_masks(model)["first.weight"], before)
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
     assert not model.first._forward_pre_hooks
+
+
+def test_masks_of_other_parameters_stay():
+    model, batch, masks = pruned()
+    model.first.requires_grad_(False)
+    further = snip.prune(model, batch, sparsity=0.9)
+    assert list(further) == ["second.weight", "second.bias"]
+    model.first.requires_grad_(True)
+    optimizer = optimizer_of("SGD", model)
+    step(model, batch, optimizer)
+    assert not model.first.weight.detach()[~masks["first.weight"]].any()
+    further.check(model)
+    narrow = snip.prune(model, batch, sparsity=0.95, params=lambda n, m, p: n == "second.weight")
+    step(model, batch, optimizer)
+    assert not model.first.weight.detach()[~masks["first.weight"]].any()
+    narrow.check(model)
+
+
+def test_a_parameter_unfrozen_later_is_watched_from_its_first_step_on():
+    model, batch = make("mlp")
+    masks = snip.prune(copy.deepcopy(model), batch, sparsity=0.7)
+    model.first.requires_grad_(False)
+    masks.apply(model)
+    model.first.requires_grad_(True)
+    optimizer = optimizer_of("Adam", model)
+    step(model, batch, optimizer)
+    masks.check(model)
+    step(model, batch, optimizer)
+    assert not model.first.weight.grad[~masks["first.weight"]].any()
+
+
+def test_saved_parameters_need_neither_the_library_nor_trust():
+    model, _, _ = pruned()
+    for saved in (model.state_dict(keep_vars=True), list(model.parameters())):
+        buffer = io.BytesIO()
+        torch.save(saved, buffer)
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
 
 
 def train_in_a_process(rank, port, path):

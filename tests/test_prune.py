@@ -193,3 +193,32 @@ def test_a_flop_budget_saves_flops():
     assert by_flops.provenance["budget"] == "flops"
     with pytest.raises(snip.InputError, match="'flops'"):
         snip.prune(model, batch, sparsity=0.8, budget="flop")
+
+
+def test_a_redraw_that_puts_new_parameters_in_place():
+    def mine(model):
+        model.first = nn.Linear(6, 8)
+        model.second.weight = nn.Parameter(torch.ones(3, 8))
+
+    model, batch = make("mlp")
+    masks = snip.prune(model, batch, sparsity=0.6, redraw=mine)
+    masks.check(model)
+    assert snip.held_masks(model) == masks
+    assert model.second.weight[masks["second.weight"]].eq(1).all()
+
+
+def test_biases_alone_can_be_pruned():
+    model, batch = make("mlp")
+    masks = snip.prune(model, batch, sparsity=0.5, params=lambda n, m, p: p.ndim == 1)
+    assert list(masks) == ["first.bias", "second.bias"]
+
+
+def test_a_flop_budget_needs_to_see_the_layers_at_work():
+    model, (inputs, targets) = make("mlp")
+
+    def loss(model, batch):
+        return F.cross_entropy(model.second(torch.tanh(model.first(inputs))), targets)
+
+    with pytest.raises(snip.InputError, match=r"FLOPs of 'first\.weight' are unknown"):
+        snip.prune(model, inputs, sparsity=0.5, loss_fn=loss, budget="flops")
+    assert snip.held_masks(model) is None

@@ -215,3 +215,36 @@ def test_a_cost_budget_is_kept_and_well_used(seed, sparsity):
     kept = torch.cat([scores[n][masks[n]] / costs[n] for n in "ab"])
     lost = torch.cat([scores[n][~masks[n]] / costs[n] for n in "ab"])
     assert not len(kept) or not len(lost) or kept.min() >= lost.max()
+
+
+def test_fractional_costs_leave_nothing_out():
+    masks = snip.select({"w": torch.rand(10)}, sparsity=0.4, costs={"w": 0.1})
+    assert masks.kept == 6
+
+
+def test_a_within_of_another_shape_is_refused():
+    with pytest.raises(snip.InputError, match=r"scores' shape \(3, 3\)"):
+        snip.select({"a": torch.rand(3, 3)}, sparsity=0, within={"a": torch.ones(2, 2).bool()})
+    with pytest.raises(snip.InputError, match="bool mask"):
+        snip.select({"a": torch.rand(3)}, sparsity=0, within={"a": torch.ones(3)})
+
+
+def test_a_floor_asks_no_more_than_is_left():
+    scores = {"a.weight": torch.rand(10), "b.weight": torch.rand(10)}
+    within = {"a.weight": torch.zeros(10).bool()}
+    masks = snip.select(scores, sparsity=0.8, floor=2, within=within)
+    assert (masks["a.weight"].sum(), masks["b.weight"].sum()) == (0, 4)
+
+
+def test_the_sparsity_that_an_error_names_works():
+    within = {"a": torch.arange(7) < 3}
+    with pytest.raises(snip.InputError) as caught:
+        snip.select({"a": torch.rand(7)}, sparsity=0.1, within=within)
+    named = float(str(caught.value).split("at least ")[1].split()[0])
+    assert snip.select({"a": torch.rand(7)}, sparsity=named, within=within).kept == 3
+
+
+def test_an_empty_parameter_is_no_trouble():
+    scores = {"a": torch.rand(4, 5), "none": torch.zeros(0, 5)}
+    for scope in ("global", "layer", "uniform", "erk"):
+        assert snip.select(scores, sparsity=0.5, scope=scope).kept == 10

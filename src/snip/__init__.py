@@ -8,12 +8,12 @@ The stages are public too: `connection_sensitivity` -> `select` -> `Masks.apply`
 
 from snip import compact
 from snip.engine.accelerate import accelerate, densify
-from snip.errors import FileError, InputError, KindError
+from snip.errors import FileError, InputError, KindError, SnipWarning
 from snip.export import export_onnx
 from snip.initializers import initialize
-from snip.masks import Masks
+from snip.masks import Masks, held_masks, release
 from snip.parameters import left_out, prunable_parameters
-from snip.prune import SnipWarning, held_masks, prune, release
+from snip.prune import prune
 from snip.report import Report, report
 from snip.selection import select
 from snip.sensitivity import connection_sensitivity, normalize

@@ -71,7 +71,7 @@ def erk_densities(shapes: Mapping[str, tuple[int, ...]], sparsity: float) -> dic
     dense: set[str] = set()
     target = sum(map(math.prod, shapes.values())) * (1 - sparsity)
     while True:
-        rest = {name: shape for name, shape in shapes.items() if name not in dense}
+        rest = {n: shape for n, shape in shapes.items() if n not in dense and 0 not in shape}
         left = target - sum(math.prod(shapes[name]) for name in dense)
         scale = left / max(1, sum(map(sum, rest.values())))
         densities = {name: scale * sum(s) / math.prod(s) for name, s in rest.items()}

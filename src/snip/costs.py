@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from snip.batches import first_tensor
 from snip.calling import call
+from snip.errors import InputError
 from snip.parameters import unwrap
 from snip.undisturbed import undisturbed
 
@@ -105,8 +106,14 @@ def flops_per_element(shape: torch.Size | tuple[int, ...], uses: float) -> float
 def element_flops(
     tensors: Mapping[str, torch.Tensor], uses: Mapping[str, float]
 ) -> dict[str, float]:
-    """FLOPs per sample of one element of each tensor; an unused one counts as used once."""
-    return {n: flops_per_element(t.shape, uses.get(n, 1.0)) for n, t in tensors.items()}
+    """FLOPs per sample of one element of each tensor."""
+    for name in tensors:
+        if not uses.get(name):
+            raise InputError(
+                f"the FLOPs of {name!r} are unknown: its layer was not seen at work in the model's "
+                "own forward. Call model(...) in loss_fn, or leave it out with params=..."
+            )
+    return {name: flops_per_element(t.shape, uses[name]) for name, t in tensors.items()}
 
 
 def flops(kept: Mapping[str, torch.Tensor], uses: Mapping[str, float]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class InputError(ValueError):
@@ -19,6 +19,16 @@ class FileError(InputError, OSError):
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class SnipWarning(UserWarning):
+    """Something that a user would want to know before training for hours."""
+
+
+def listed(names: Sequence[object]) -> str:
+    """The first few of many names."""
+    shown = ", ".join(repr(name) for name in names[:5])
+    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def nearest(kind: str, name: str, known: Iterable[str]) -> InputError:

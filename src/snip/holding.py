@@ -12,6 +12,7 @@ parameter, which is what `deepcopy`, `pickle` and EMA copies carry along.
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,15 +29,17 @@ FEW = 8  # below 1/8 density it is faster to lift out the kept values than to re
 def hold(
     model: nn.Module, masks: Mapping[str, torch.Tensor], provenance: Mapping[str, Any]
 ) -> None:
-    """Zero the pruned weights of `model` and keep them zero; earlier masks are replaced."""
-    release(model)
+    """Zero the pruned weights and keep them zero; earlier masks of these parameters go."""
     by_module: dict[str, dict[str, torch.Tensor]] = {}
     for name, mask in masks.items():
         owner, _, key = name.rpartition(".")
-        by_module.setdefault(owner, {})[key] = mask
+        # A copy of its own: what the caller does to the mask later changes nothing here.
+        by_module.setdefault(owner, {})[key] = mask.clone()
     for owner, own in by_module.items():
         module = model.get_submodule(owner)
-        pairs = {key: (module._parameters[key], mask) for key, mask in own.items()}
+        kept = {key: mask for key, (_, mask) in _held_pairs(module)}
+        _release_module(module)
+        pairs = {key: (module._parameters[key], mask) for key, mask in (kept | own).items()}
         module.__dict__[HELD] = _Held(pairs)
         module.register_load_state_dict_post_hook(_after_load)
     model.__dict__[PROVENANCE] = dict(provenance)
@@ -45,13 +48,15 @@ def hold(
 def release(model: nn.Module) -> None:
     """Let go of the masks: the weights stay as they are and may grow again."""
     for module in model.modules():
-        held = module.__dict__.pop(HELD, None)
-        if held is not None:
-            held.unbind()
-            hooks = module._load_state_dict_post_hooks
-            for handle in [h for h, hook in hooks.items() if hook is _after_load]:
-                del hooks[handle]
+        _release_module(module)
     model.__dict__.pop(PROVENANCE, None)
+
+
+def rebind(model: nn.Module) -> None:
+    """Hold the parameters that the modules have now, after something put new ones in place."""
+    for module in model.modules():
+        if HELD in module.__dict__:
+            _after_load(module, None)
 
 
 def held(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
@@ -59,7 +64,7 @@ def held(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | N
     found = {}
     for prefix, module in model.named_modules():
         for key, (_, mask) in _held_pairs(module):
-            found[f"{prefix}.{key}" if prefix else key] = mask
+            found[f"{prefix}.{key}" if prefix else key] = mask.clone()
     if not found:
         return None
     order = [name for name, _ in model.named_parameters() if name in found]
@@ -96,6 +101,11 @@ class _Keep:
         else:
             torch.where(self.mask, tensor, tensor.new_zeros(()), out=tensor)
 
+    def watch_gradient(self, parameter: torch.Tensor) -> None:
+        """Have the gradient zeroed as it comes in; a frozen parameter has none."""
+        if self.gradient_hook is None and parameter.requires_grad:
+            self.gradient_hook = parameter.register_post_accumulate_grad_hook(self.on_gradient)
+
     def on_gradient(self, parameter: torch.Tensor) -> None:
         # A sparse gradient (an embedding's) is left to the zeroing after the step.
         if parameter.grad is not None and not parameter.grad.is_sparse:
@@ -106,8 +116,9 @@ class _Keep:
         self.indices = None if self.indices is None else self.indices.to(device)
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        # A pickled parameter needs no library to be read: the module's _Held binds it anew.
-        return bool, ()
+        # An empty dict in a pickle: a saved parameter needs no library to be read and passes
+        # `weights_only`; a module's _Held binds its parameters anew.
+        return OrderedDict, ()
 
 
 class _Held:
@@ -125,8 +136,7 @@ class _Held:
             keep.zero_(parameter)
             if parameter.grad is not None:
                 keep.on_gradient(parameter)
-            if parameter.requires_grad:
-                keep.gradient_hook = parameter.register_post_accumulate_grad_hook(keep.on_gradient)
+            keep.watch_gradient(parameter)
 
     def unbind(self) -> None:
         for parameter, _ in self.pairs.values():
@@ -145,6 +155,16 @@ class _Held:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.pairs = state["pairs"]
         self.bind()
+
+
+def _release_module(module: nn.Module) -> None:
+    holder = module.__dict__.pop(HELD, None)
+    if holder is None:
+        return
+    holder.unbind()
+    hooks = module._load_state_dict_post_hooks
+    for handle in [handle for handle, hook in hooks.items() if hook is _after_load]:
+        del hooks[handle]
 
 
 def _held_pairs(module: nn.Module) -> Iterator[tuple[str, tuple[Any, torch.Tensor]]]:
@@ -183,3 +203,4 @@ def _after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> N
             keep = parameter.__dict__.get(RIDER)
             if keep:
                 keep.zero_(parameter)
+                keep.watch_gradient(parameter)  # it may have been frozen when masks were applied

@@ -97,7 +97,10 @@ class Masks(Mapping[str, torch.Tensor]):
         )
 
     def apply(self, model: nn.Module) -> None:
-        """Zero what is pruned and keep it zero through training; all or nothing."""
+        """Zero what is pruned and keep it zero through training; all or nothing.
+
+        Masks that the model holds of the same parameters are replaced, those of others stay.
+        """
         self.check_fit(model)
         holding.hold(unwrap(model), self._masks, self.provenance)
 
@@ -143,10 +146,10 @@ class Masks(Mapping[str, torch.Tensor]):
             provenance = json.loads(header["provenance"])
             # safetensors sorts by name; the model's order is part of what was saved.
             order = json.loads(header["order"])
-            return cls({name: masks[name] for name in order}, provenance)
+            return cls({str(name): masks[name] for name in order}, provenance)
         except FileNotFoundError as error:
             raise FileError(f"there is no mask file {path}.") from error
-        except (SafetensorError, OSError, ValueError, KeyError) as error:
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, FileError):
                 raise
             raise FileError(
@@ -170,3 +173,19 @@ class Masks(Mapping[str, torch.Tensor]):
                     f"{name!r} is sharded over processes (FSDP or DTensor), which is not "
                     "supported: use DDP, or train on one process."
                 )
+
+
+def held_masks(model: nn.Module) -> Masks | None:
+    """The masks that a pruned model holds, or None."""
+    found = holding.held(unwrap(model))
+    return None if found is None else Masks(*found)
+
+
+def release(model: nn.Module) -> None:
+    """Stop holding the masks: the weights stay as they are and may grow again."""
+    holding.release(unwrap(model))
+
+
+def empty_layers(masks: Mapping[str, torch.Tensor]) -> list[str]:
+    """Weights of which nothing is left; an empty bias is nothing to speak of."""
+    return [name for name, mask in masks.items() if mask.ndim > 1 and not mask.any()]

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from snip import holding
-from snip.batches import Batch, LossFn, as_batches, batch_size, first_tensor
+from snip.batches import Batch, LossFn, as_batches, batch_size, cross_entropy, first_tensor
 from snip.budgets import Scope, checked_sparsity, kept_count
 from snip.costs import count_uses, element_flops
-from snip.errors import InputError, nearest
+from snip.errors import InputError, SnipWarning, listed, nearest
 from snip.initializers import INITIALIZERS, initialize
-from snip.masks import Masks
+from snip.masks import Masks, empty_layers, held_masks
 from snip.parameters import Predicate, is_sharded, left_out, require_prunable, unwrap
 from snip.selection import select
 from snip.sensitivity import Scores, connection_sensitivity
@@ -24,10 +24,6 @@ from snip.version import __version__
 
 BUDGETS = ("connections", "flops")
 Redraw = str | Callable[[nn.Module], object]
-
-
-class SnipWarning(UserWarning):
-    """Something that a user would want to know before training for hours."""
 
 
 def prune(
@@ -85,36 +81,25 @@ def prune(
         costs=costs,
     )
     masks.provenance |= {
-        "method": "snip",
         "kept": masks.kept,
         "total": masks.total,
         "floor": floor,
         "budget": budget,
         "reduction": reduction,
+        "decay": decay,
         "batch_norm": batch_norm,
-        "loss": getattr(loss_fn, "__qualname__", "custom") if loss_fn else "cross_entropy",
-        "seed": torch.initial_seed(),
+        "loss": _name_of(loss_fn or cross_entropy),
+        "loss_reduction": loss_reduction,
         "protocol": "train-scored" if redraw is None else "redraw",
+        "redraw": None if redraw is None else _name_of(redraw),
         "uses": counter.uses,
         "left_out": left_out(model, params),
-        "versions": versions(),
     } | seen.provenance()
     _warn_of_empty_layers(masks)
     masks.apply(model)
     if redraw is not None:
-        _draw_again(model, redraw)
+        _draw_again(model, redraw, masks)
     return masks
-
-
-def held_masks(model: nn.Module) -> Masks | None:
-    """The masks that a pruned model holds, or None."""
-    found = holding.held(unwrap(model))
-    return None if found is None else Masks(*found)
-
-
-def release(model: nn.Module) -> None:
-    """Stop holding the masks: the weights stay as they are and may grow again."""
-    holding.release(unwrap(model))
 
 
 def versions() -> dict[str, str]:
@@ -145,7 +130,13 @@ class _Seen:
         return len(self.batches)
 
     def provenance(self) -> dict[str, Any]:
-        note: dict[str, Any] = {"batches": self.count, "samples": self.samples}
+        note: dict[str, Any] = {
+            "method": "snip",
+            "batches": self.count,
+            "samples": self.samples,
+            "seed": torch.initial_seed(),
+            "versions": versions(),
+        }
         if self.first is not None:
             note["input_shape"] = list(self.first.shape[1:])
             note["input_dtype"] = str(self.first.dtype).removeprefix("torch.")
@@ -174,15 +165,15 @@ def _check_budget(model: nn.Module, chosen: Mapping[str, nn.Parameter], sparsity
 
 
 def _check_gradients(scores: Scores) -> None:
-    silent = [name for name, score in scores.items() if score.ndim > 1 and not score.any()]
-    if len(silent) == sum(score.ndim > 1 for score in scores.values()):
+    if not any(score.any() for score in scores.values()):
         raise InputError(
             "every connection sensitivity is zero: no weight moves the loss, so there is nothing "
             "to rank. Are all weights or all gradients zero? snip.initialize(model) redraws them."
         )
+    silent = [name for name, score in scores.items() if score.ndim > 1 and not score.any()]
     if silent:
         warnings.warn(
-            f"the loss does not feel {_listed(silent)}: gradient times weight is zero all over, "
+            f"the loss does not feel {listed(silent)}: gradient times weight is zero all over, "
             "so the layer goes first. Is it used in the loss, and is it initialised to non-zero?",
             SnipWarning,
             stacklevel=3,
@@ -190,10 +181,10 @@ def _check_gradients(scores: Scores) -> None:
 
 
 def _warn_of_empty_layers(masks: Masks) -> None:
-    empty = [name for name, mask in masks.items() if mask.ndim > 1 and not mask.any()]
+    empty = empty_layers(masks)
     if empty:
         warnings.warn(
-            f"nothing is left of {_listed(empty)} at sparsity {masks.sparsity:.4g}: the signal "
+            f"nothing is left of {listed(empty)} at sparsity {masks.sparsity:.4g}: the signal "
             "ends there unless a shortcut passes it by. Use floor=..., another scope "
             "('erk', 'layer'), more scoring data, or a lower sparsity.",
             SnipWarning,
@@ -201,15 +192,16 @@ def _warn_of_empty_layers(masks: Masks) -> None:
         )
 
 
-def _draw_again(model: nn.Module, redraw: Redraw) -> None:
+def _draw_again(model: nn.Module, redraw: Redraw, masks: Masks) -> None:
     if isinstance(redraw, str):
         initialize(unwrap(model), redraw)
     else:
         with torch.no_grad():
             redraw(unwrap(model))
-    holding.rezero(unwrap(model))
+        # The user's function may have put new parameters, or whole new layers, in place.
+        holding.rebind(unwrap(model))
+        masks.apply(model)
 
 
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:5])
-    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+def _name_of(value: object) -> str:
+    return value if isinstance(value, str) else getattr(value, "__qualname__", "custom")

@@ -12,9 +12,8 @@ from torch import nn
 from snip.connectivity import Connectivity, connectivity, example_input
 from snip.costs import flops_per_element, uses
 from snip.errors import InputError
-from snip.masks import Masks
+from snip.masks import Masks, held_masks
 from snip.parameters import left_out, unwrap
-from snip.prune import held_masks
 from snip.report_findings import warnings_of
 from snip.units import live_units
 

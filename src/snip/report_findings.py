@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 
 import torch
 from torch import nn
 
 from snip.connectivity import Connectivity
+from snip.errors import listed
+from snip.masks import empty_layers
 
 FIX = (
     "prune with floor=..., scope='erk' or scope='layer', score on more data, "
@@ -40,7 +41,7 @@ def _collapse(found: Connectivity, known: bool) -> Iterator[str]:
 
 
 def _empty_layers(masks: Mapping[str, torch.Tensor], *, bypassed: bool) -> Iterator[str]:
-    empty = [name for name, mask in masks.items() if mask.ndim > 1 and not mask.any()]
+    empty = empty_layers(masks)
     if empty:
         how = "the signal passes by another way" if bypassed else "the signal may end there"
         yield f"nothing is left of {listed(empty)}: {how}. To keep some of it, {FIX}."
@@ -68,9 +69,3 @@ def _not_applied(model: nn.Module, masks: Mapping[str, torch.Tensor]) -> Iterato
             f"{sum(alive.values()):,} pruned weights of {listed(names)} are not zero in this "
             "model: call masks.apply(model) to prune it."
         )
-
-
-def listed(names: tuple[int, ...] | list[str]) -> str:
-    """The first few of many names."""
-    shown = ", ".join(repr(name) for name in islice(names, 5))
-    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")

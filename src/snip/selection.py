@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from fractions import Fraction
 from numbers import Real
 
 import torch
 
 from snip.budgets import Scope, budget, checked_sparsity, kept_count, layers
-from snip.errors import InputError, KindError
+from snip.errors import InputError, KindError, listed
 from snip.masks import Masks
 from snip.topk import keep_top
+
+MOST_PARTS = 1000  # a cost is taken to the nearest fraction with no larger denominator
 
 
 def select(
@@ -33,6 +37,7 @@ def select(
     """
     sparsity = checked_sparsity(sparsity)
     _check_scores(scores)
+    _check_within(scores, within or {})
     if costs is not None:
         kept = _by_cost(scores, sparsity, scope, floor, within, costs)
     elif floor:
@@ -59,9 +64,9 @@ def _keep(
         if count > left:
             total = sum(score.numel() for score in scores.values())
             raise InputError(
-                f"{count:,} connections are to stay but only {left:,} of {total:,} are left "
-                f"(in {', '.join(list(scores)[:3])}...): the model is pruned already; "
-                f"ask for a sparsity of at least {1 - left / total:.6g}."
+                f"{count:,} connections are to stay but only {left:,} of {total:,} are left in "
+                f"{listed(list(scores))}: the model is pruned already; ask for a sparsity of at "
+                f"least {1 - left / total!r} there."
             )
     return keep_top(scores, count, within)
 
@@ -77,7 +82,7 @@ def _with_floor(
     if scope != "global":
         raise InputError(f"floor goes with scope='global', not {scope!r}: the others give shares.")
     free = layers(scores)
-    floors = {layer: _floor_of(names, scores, floor) for layer, names in free.items()}
+    floors = {layer: _floor_of(names, scores, floor, within) for layer, names in free.items()}
     left = kept_count(sum(s.numel() for s in scores.values()), sparsity)
     if sum(floors.values()) > left:
         raise InputError(
@@ -115,16 +120,43 @@ def _by_cost(
     for name in scores:
         if not costs.get(name, 0) > 0:
             raise InputError(f"costs[{name!r}] is {costs.get(name)}: every cost must be positive.")
-    total = sum(score.numel() * costs[name] for name, score in scores.items())
+    # Whole numbers: with fractions, rounding would leave out a connection that just fits.
+    exact = {name: Fraction(costs[name]).limit_denominator(MOST_PARTS) for name in scores}
+    scale = math.lcm(*(cost.denominator for cost in exact.values()))
+    whole = {name: int(cost * scale) for name, cost in exact.items()}
+    total = sum(score.numel() * whole[name] for name, score in scores.items())
     per_cost = {name: score / costs[name] for name, score in scores.items()}
-    return keep_top(per_cost, total * (1 - sparsity), within, {n: costs[n] for n in scores})
+    return keep_top(per_cost, math.floor(total * (1 - sparsity) + 1e-6), within, whole)
 
 
-def _floor_of(names: list[str], scores: Mapping[str, torch.Tensor], floor: float) -> int:
+def _floor_of(
+    names: list[str],
+    scores: Mapping[str, torch.Tensor],
+    floor: float,
+    within: Mapping[str, torch.Tensor] | None,
+) -> int:
+    """A layer's floor; of a layer that was pruned before, no more than is left."""
     size = sum(scores[name].numel() for name in names)
-    if isinstance(floor, bool) or not isinstance(floor, Real) or floor < 0:
+    if isinstance(floor, bool) or not isinstance(floor, Real) or not floor >= 0:
         raise InputError(f"floor is {floor!r}: give a count such as 10, or a fraction below 1.")
-    return min(size, int(floor) if floor >= 1 else round(size * floor))
+    left = sum(int(_allowed(scores, within or {}, name).sum()) for name in names)
+    return min(left, int(floor) if floor >= 1 else round(size * floor))
+
+
+def _allowed(
+    scores: Mapping[str, torch.Tensor], within: Mapping[str, torch.Tensor], name: str
+) -> torch.Tensor:
+    return within[name] if name in within else torch.ones_like(scores[name], dtype=torch.bool)
+
+
+def _check_within(scores: Mapping[str, torch.Tensor], within: Mapping[str, torch.Tensor]) -> None:
+    for name, score in scores.items():
+        mask = within.get(name)
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != score.shape):
+            raise InputError(
+                f"within[{name!r}] is {mask.dtype} {tuple(mask.shape)}: give a bool mask of the "
+                f"scores' shape {tuple(score.shape)}."
+            )
 
 
 def _check_scores(scores: Mapping[str, torch.Tensor]) -> None:

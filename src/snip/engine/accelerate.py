@@ -21,10 +21,9 @@ from snip.engine.network import Network
 from snip.engine.packing import PackedModule
 from snip.engine.recurrent import SparseRecurrent
 from snip.engine.recurrent import convertible as recurrent_convertible
-from snip.errors import InputError
-from snip.masks import Masks
+from snip.errors import InputError, SnipWarning
+from snip.masks import Masks, held_masks
 from snip.parameters import unwrap
-from snip.prune import SnipWarning, held_masks
 from snip.undisturbed import undisturbed
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from snip.engine.accelerate import accelerate
 from snip.engine.network import Network
 from snip.errors import nearest
-from snip.prune import held_masks
+from snip.masks import held_masks
 from snip.undisturbed import undisturbed
 
 ENGINES = ("auto", "sparse", "dense")

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from snip import files
-from snip.errors import FileError
-from snip.prune import SnipWarning
+from snip.errors import FileError, SnipWarning
 from snip.training.config import TrainConfig
 
 FORMAT = 1
