@@ -165,7 +165,8 @@ def _check_budget(model: nn.Module, chosen: Mapping[str, nn.Parameter], sparsity
 
 
 def _check_gradients(scores: Scores) -> None:
-    if not any(score.any() for score in scores.values()):
+    weights = [score for score in scores.values() if score.ndim > 1]
+    if not any(score.any() for score in weights or scores.values()):
         raise InputError(
             "every connection sensitivity is zero: no weight moves the loss, so there is nothing "
             "to rank. Are all weights or all gradients zero? snip.initialize(model) redraws them."
