@@ -117,3 +117,21 @@ def test_a_header_of_another_kind_is_refused(tmp_path):
     save_file({"a": torch.ones(3).bool()}, tmp_path / "m", metadata=header)
     with pytest.raises(snip.FileError, match="no whole mask file"):
         snip.Masks.load(tmp_path / "m")
+
+
+def test_flipped_bits_are_noticed(tmp_path):
+    masks().save(tmp_path / "m")
+    whole = bytearray((tmp_path / "m").read_bytes())
+    for value in (7, 1 - whole[-1]):
+        (tmp_path / "m").write_bytes(bytes(whole[:-1]) + bytes([value]))
+        with pytest.raises(snip.FileError, match="no whole mask file"):
+            snip.Masks.load(tmp_path / "m")
+
+
+def test_wrong_kinds_are_refused(tmp_path):
+    with pytest.raises(TypeError):
+        masks() | 5
+    with pytest.raises(snip.KindError, match="None"):
+        snip.Masks.load(None)
+    with pytest.raises(snip.FileError, match="is a folder"):
+        snip.Masks.load(tmp_path)

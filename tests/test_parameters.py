@@ -88,3 +88,20 @@ def test_models_that_cannot_be_pruned_say_why():
         snip.prunable_parameters(nn.LazyLinear(3))
     with pytest.raises(snip.KindError, match=r"not a torch\.nn\.Module"):
         snip.prunable_parameters(nn.Linear(2, 2).parameters())
+
+
+def test_parametrized_weights_stay_out_and_are_named():
+    old = nn.Sequential(nn.utils.weight_norm(nn.Linear(6, 8)), nn.Linear(8, 3))
+    new = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 8)), nn.Linear(8, 3))
+    batch = torch.randn(5, 6), torch.tensor([0, 1, 2, 1, 0])
+    for model in (old, new):
+        assert "parametrized" in " ".join(snip.left_out(model).values())
+        with pytest.warns(snip.SnipWarning, match="stay dense"):
+            masks = snip.prune(model, batch, sparsity=0.9)
+        assert "1.weight" in masks
+        assert model(batch[0]).isfinite().all()
+
+
+def test_a_predicate_that_is_no_function_is_refused():
+    with pytest.raises(snip.KindError, match="'fc'"):
+        snip.prunable_parameters(nn.Linear(2, 2), "fc")

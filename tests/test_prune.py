@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -222,3 +223,52 @@ def test_a_flop_budget_needs_to_see_the_layers_at_work():
     with pytest.raises(snip.InputError, match=r"FLOPs of 'first\.weight' are unknown"):
         snip.prune(model, inputs, sparsity=0.5, loss_fn=loss, budget="flops")
     assert snip.held_masks(model) is None
+
+
+def test_a_bad_redraw_prunes_nothing():
+    def fails(model):
+        raise RuntimeError("mine")
+
+    model, batch = make("mlp")
+    before = copy.deepcopy(model.state_dict())
+    for redraw, error in ((5, snip.KindError), (fails, RuntimeError)):
+        with pytest.raises(error):
+            snip.prune(model, batch, sparsity=0.5, redraw=redraw)
+        assert snip.held_masks(model) is None
+        assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_a_scope_is_checked_before_any_work():
+    def loss(model, batch):
+        raise AssertionError("scored")
+
+    model, batch = make("mlp")
+    with pytest.raises(snip.InputError, match="'uniform'"):
+        snip.prune(model, batch, sparsity=0.5, loss_fn=loss, scope="unifrom")
+    with pytest.raises(snip.InputError, match=r"scope\['first'\].*0\.95"):
+        snip.prune(model, batch, sparsity=0.5, loss_fn=loss, scope={"first": 95})
+
+
+def test_numbers_of_numpy_can_be_saved(tmp_path):
+    model, batch = make("mlp")
+    masks = snip.prune(model, batch, sparsity=np.float32(0.5), floor=np.float64(0.1))
+    masks.save(tmp_path / "m")
+    again = snip.prune(model, batch, sparsity=0.8, scope={"first": np.float32(0.75)})
+    again.save(tmp_path / "m")
+
+
+def test_time_first_batches_are_weighted_by_their_samples():
+    class Gru(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.head = nn.GRU(4, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.head(self.rnn(x)[0][-1])
+
+    model, x, y = Gru(), torch.randn(7, 20, 4), torch.randint(0, 3, (20,))
+    pieces = [(x[:, :15], y[:15]), (x[:, 15:], y[15:])]
+    whole = snip.connection_sensitivity(model, (x, y))
+    cut = snip.connection_sensitivity(model, pieces, batch_dim=1)
+    torch.testing.assert_close(cut, whole)
+    assert snip.prune(model, pieces, sparsity=0.5, batch_dim=1).provenance["samples"] == 20

@@ -235,6 +235,34 @@ def test_bad_losses_are_refused(loss, message):
 
 
 @pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (nn.CrossEntropyLoss(), "CrossEntropyLoss module"),
+        (5, "function of"),
+        (lambda m, b: m(b[0]).sum() * 1j, "complex"),
+    ],
+)
+def test_losses_of_the_wrong_kind_are_refused(loss, message):
+    model, batch = make("mlp")
+    with pytest.raises(snip.InputError, match=message):
+        snip.connection_sensitivity(model, batch, loss)
+
+
+def test_what_cross_entropy_cannot_take_is_explained():
+    model, (inputs, _) = make("mlp")
+    for targets in (torch.full((5,), 9), torch.zeros(4).long()):
+        with pytest.raises(snip.InputError, match="cross-entropy of"):
+            snip.connection_sensitivity(model, (inputs, targets))
+
+    class Pair(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), x
+
+    with pytest.raises(snip.KindError, match="a tuple of 2"):
+        snip.connection_sensitivity(Pair(6, 3), (inputs, torch.zeros(5).long()))
+
+
+@pytest.mark.parametrize(
     ("batches", "message"),
     [
         (torch.randn(3, 6), "pair of tensors"),

@@ -23,7 +23,33 @@ def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:
             "pass loss_fn=lambda model, batch: ... for any other kind of batch."
         )
     inputs, targets = batch
-    return F.cross_entropy(model(inputs), targets)
+    outputs = model(inputs)
+    if not isinstance(outputs, torch.Tensor):
+        raise KindError(
+            f"the model returns {describe(outputs)}, and the default loss takes logits: "
+            "pass loss_fn=lambda model, batch: ... that picks them."
+        )
+    try:
+        return F.cross_entropy(outputs, targets)
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise InputError(
+            f"cross-entropy of {describe(outputs)} and targets {targets.dtype} "
+            f"{tuple(targets.shape)} failed: {error} Pass class indices, or your own loss_fn."
+        ) from error
+
+
+def checked_loss_fn(loss_fn: LossFn | None) -> LossFn:
+    """The loss to score with; a mistake that only shows in its call is told before."""
+    if loss_fn is None:
+        return cross_entropy
+    if isinstance(loss_fn, nn.Module):
+        raise KindError(
+            f"loss_fn is a {type(loss_fn).__name__} module, which compares outputs with targets; "
+            "write loss_fn=lambda model, batch: criterion(model(batch[0]), batch[1])."
+        )
+    if not callable(loss_fn):
+        raise KindError(f"loss_fn is {loss_fn!r}: give a function of (model, batch).")
+    return loss_fn
 
 
 def as_batches(batches: Any) -> Iterable[Batch]:
@@ -45,10 +71,10 @@ def is_batch(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and any(isinstance(v, torch.Tensor) for v in value)
 
 
-def batch_size(batch: Batch) -> int:
-    """Number of samples: the first dimension of the first tensor; 1 if there is none."""
+def batch_size(batch: Batch, dim: int = 0) -> int:
+    """Number of samples: dimension `dim` of the first tensor; 1 if it has none."""
     tensor = first_tensor(batch)
-    return 1 if tensor is None or tensor.ndim == 0 else len(tensor)
+    return 1 if tensor is None or tensor.ndim <= dim else tensor.shape[dim]
 
 
 def first_tensor(batch: Batch) -> torch.Tensor | None:
@@ -70,6 +96,8 @@ def checked_loss(loss: Any, index: int) -> torch.Tensor:
         raise InputError(
             f"the loss has shape {tuple(loss.shape)}, not a scalar: reduce it, e.g. loss.mean()."
         )
+    if loss.is_complex():
+        raise InputError("the loss is complex: return a real number, e.g. loss.abs().")
     if not loss.requires_grad:
         raise InputError(
             "the loss needs no gradient: no trainable parameter took part in it. "

@@ -30,6 +30,18 @@ def checked_sparsity(sparsity: float) -> float:
     return sparsity
 
 
+def check_scope(scope: Scope) -> None:
+    """Refuse an unknown scope before any work is done."""
+    if isinstance(scope, Mapping):
+        for name, sparsity in scope.items():
+            try:
+                checked_sparsity(sparsity)
+            except InputError as error:
+                raise InputError(f"scope[{name!r}]: {error}") from error
+    elif scope not in SCOPES:
+        raise nearest("scope", scope, SCOPES)
+
+
 def kept_count(total: int, sparsity: float) -> int:
     """kappa = round(m (1 - sparsity)) of Algorithm 1."""
     return round(total * (1 - sparsity))
@@ -50,11 +62,9 @@ def budget(scores: Mapping[str, torch.Tensor], sparsity: float, scope: Scope) ->
         return [(names, shares[layer]) for layer, names in groups.items()]
     if scope == "uniform":
         shares = apportion({k: v * (1 - sparsity) for k, v in sizes.items()}, kept, sizes)
-    elif scope == "erk":
+    else:  # "erk"
         densities = erk_densities({n: tuple(s.shape) for n, s in scores.items()}, sparsity)
         shares = apportion({k: v * densities[k] for k, v in sizes.items()}, kept, sizes)
-    else:
-        raise nearest("scope", scope, SCOPES)
     return [([name], share) for name, share in shares.items()]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -43,6 +43,8 @@ def hold(
         module.__dict__[HELD] = _Held(pairs)
         module.register_load_state_dict_post_hook(_after_load)
     model.__dict__[PROVENANCE] = dict(provenance)
+    _drop_load_hook(model, _rezero_after_load)
+    model.register_load_state_dict_post_hook(_rezero_after_load)
 
 
 def release(model: nn.Module) -> None:
@@ -50,6 +52,7 @@ def release(model: nn.Module) -> None:
     for module in model.modules():
         _release_module(module)
     model.__dict__.pop(PROVENANCE, None)
+    _drop_load_hook(model, _rezero_after_load)
 
 
 def rebind(model: nn.Module) -> None:
@@ -102,9 +105,11 @@ class _Keep:
             torch.where(self.mask, tensor, tensor.new_zeros(()), out=tensor)
 
     def watch_gradient(self, parameter: torch.Tensor) -> None:
-        """Have the gradient zeroed as it comes in; a frozen parameter has none."""
-        if self.gradient_hook is None and parameter.requires_grad:
-            self.gradient_hook = parameter.register_post_accumulate_grad_hook(self.on_gradient)
+        """Have the gradient zeroed as it comes in."""
+        frozen = not parameter.requires_grad
+        parameter.requires_grad_(True)  # a hook can only be put on what requires a gradient,
+        self.gradient_hook = parameter.register_post_accumulate_grad_hook(self.on_gradient)
+        parameter.requires_grad_(not frozen)  # but stays for the time when this one is unfrozen
 
     def on_gradient(self, parameter: torch.Tensor) -> None:
         # A sparse gradient (an embedding's) is left to the zeroing after the step.
@@ -162,9 +167,18 @@ def _release_module(module: nn.Module) -> None:
     if holder is None:
         return
     holder.unbind()
+    _drop_load_hook(module, _after_load)
+
+
+def _drop_load_hook(module: nn.Module, unwanted: Callable[..., None]) -> None:
     hooks = module._load_state_dict_post_hooks
-    for handle in [handle for handle, hook in hooks.items() if hook is _after_load]:
+    for handle in [handle for handle, hook in hooks.items() if hook is unwanted]:
         del hooks[handle]
+
+
+def _rezero_after_load(model: nn.Module, _incompatible_keys: Any) -> None:
+    """Last of all: a tied weight is loaded once more for each module that shares it."""
+    rezero(model)
 
 
 def _held_pairs(module: nn.Module) -> Iterator[tuple[str, tuple[Any, torch.Tensor]]]:
@@ -203,4 +217,3 @@ def _after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> N
             keep = parameter.__dict__.get(RIDER)
             if keep:
                 keep.zero_(parameter)
-                keep.watch_gradient(parameter)  # it may have been frozen when masks were applied

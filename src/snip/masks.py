@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -78,9 +81,13 @@ class Masks(Mapping[str, torch.Tensor]):
     __hash__ = None  # type: ignore[assignment]
 
     def __or__(self, other: Masks) -> Masks:
+        if not isinstance(other, Masks):
+            return NotImplemented
         return self._combined(other, torch.logical_or)
 
     def __and__(self, other: Masks) -> Masks:
+        if not isinstance(other, Masks):
+            return NotImplemented
         return self._combined(other, torch.logical_and)
 
     def _combined(
@@ -95,6 +102,14 @@ class Masks(Mapping[str, torch.Tensor]):
             f"Masks({self.sparsity:.2%} sparse: {self.kept:,} of {self.total:,} connections "
             f"kept in {len(self)} parameters)"
         )
+
+    def digest(self) -> str:
+        """A checksum of names, shapes and bits."""
+        digest = hashlib.sha256()
+        for name, mask in self.items():
+            bits = np.packbits(mask.numpy())
+            digest.update(f"{name}{tuple(mask.shape)}".encode() + bits.tobytes())
+        return digest.hexdigest()[:16]
 
     def apply(self, model: nn.Module) -> None:
         """Zero what is pruned and keep it zero through training; all or nothing.
@@ -127,6 +142,7 @@ class Masks(Mapping[str, torch.Tensor]):
         header = {
             "format": FORMAT,
             "order": json.dumps(list(self)),
+            "digest": self.digest(),
             "provenance": json.dumps(self.provenance, sort_keys=True),
         }
         write_with(path, lambda temporary: save_file(self._masks, temporary, metadata=header))
@@ -134,6 +150,10 @@ class Masks(Mapping[str, torch.Tensor]):
     @classmethod
     def load(cls, path: PathLike) -> Masks:
         """Read what `save` wrote."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise KindError(f"the path of a mask file is {path!r}: give a string or a Path.")
+        if Path(path).is_dir():
+            raise FileError(f"{path} is a folder: give the mask file in it.")
         try:
             with safe_open(Path(path), framework="pt") as file:
                 header = file.metadata() or {}
@@ -146,7 +166,12 @@ class Masks(Mapping[str, torch.Tensor]):
             provenance = json.loads(header["provenance"])
             # safetensors sorts by name; the model's order is part of what was saved.
             order = json.loads(header["order"])
-            return cls({str(name): masks[name] for name in order}, provenance)
+            loaded = cls({str(name): masks[name] for name in order}, provenance)
+            if any(mask.view(torch.uint8).gt(1).any() for mask in masks.values()):
+                raise ValueError("a byte that is neither true nor false")
+            if loaded.digest() != header["digest"]:
+                raise ValueError("its checksum does not agree")
+            return loaded
         except FileNotFoundError as error:
             raise FileError(f"there is no mask file {path}.") from error
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import ParametrizationList
 
 from snip.errors import InputError, KindError
 
@@ -28,6 +29,8 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm) + ((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ())
 # bias_k and bias_v of attention are learned tokens, not connections between units.
 ATTENTION_TOKENS = ("bias_k", "bias_v")
+# weight_norm and its kin compute the weight from other tensors: zeros there are no zeros in it.
+PARAMETRIZED = "parametrized (weight_norm, spectral_norm, ...)"
 
 
 def prunable_parameters(
@@ -41,6 +44,8 @@ def prunable_parameters(
 
 def left_out(model: nn.Module, predicate: Predicate | None = None) -> dict[str, str]:
     """Every parameter that stays out, with the reason."""
+    if predicate is not None and not callable(predicate):
+        raise KindError(f"params is {predicate!r}: give a function of (name, module, param).")
     model = unwrap(model)
     owners = parameter_owners(model)
     found = {
@@ -123,8 +128,11 @@ def _why_layer_out(name: str, module: nn.Module) -> str | None:
         return "normalisation layer"
     if isinstance(module, EMBEDDINGS):
         return "embedding"
-    if name.rpartition(".")[2] in ATTENTION_TOKENS:
+    key = name.rpartition(".")[2]
+    if key in ATTENTION_TOKENS:
         return "learned attention token"
+    if isinstance(module, ParametrizationList) or key.endswith(("weight_g", "weight_v", "_orig")):
+        return PARAMETRIZED
     if isinstance(module, PRUNABLE_LAYERS):
         return None
     return f"layer type {type(module).__name__} is not pruned by default"

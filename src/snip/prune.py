@@ -12,12 +12,12 @@ from torch import nn
 
 from snip import holding
 from snip.batches import Batch, LossFn, as_batches, batch_size, cross_entropy, first_tensor
-from snip.budgets import Scope, checked_sparsity, kept_count
+from snip.budgets import Scope, check_scope, checked_sparsity, kept_count
 from snip.costs import count_uses, element_flops
-from snip.errors import InputError, SnipWarning, listed, nearest
+from snip.errors import InputError, KindError, SnipWarning, listed, nearest
 from snip.initializers import INITIALIZERS, initialize
 from snip.masks import Masks, empty_layers, held_masks
-from snip.parameters import Predicate, is_sharded, left_out, require_prunable, unwrap
+from snip.parameters import PARAMETRIZED, Predicate, is_sharded, left_out, require_prunable, unwrap
 from snip.selection import select
 from snip.sensitivity import Scores, connection_sensitivity
 from snip.version import __version__
@@ -39,13 +39,15 @@ def prune(
     decay: float = 0.9,
     batch_norm: str = "eval",
     loss_reduction: str = "mean",
+    batch_dim: int = 0,
     redraw: Redraw | None = None,
     budget: str = "connections",
 ) -> Masks:
     """Remove all but the round(m (1 - sparsity)) most sensitive connections; returns the masks.
 
     `batches`: one batch or an iterable of them; `loss_fn(model, batch)` is cross-entropy of an
-    (inputs, targets) pair unless given. `redraw`: None trains the weights that were scored (the
+    (inputs, targets) pair unless given. A tensor, a mapping, or a tuple or list with a tensor in it
+    is one batch. `redraw`: None trains the weights that were scored (the
     paper's text); an initialiser's name or a function that re-initialises the model trains
     another draw under the same masks (the authors' code). `budget="flops"` keeps the most
     sensitivity per FLOP: `sparsity` is then the fraction of the FLOPs that is saved. A model that
@@ -56,9 +58,9 @@ def prune(
     sparsity = checked_sparsity(sparsity)
     chosen = require_prunable(model, params)
     _check_budget(model, chosen, sparsity)
-    if isinstance(redraw, str) and redraw not in INITIALIZERS:
-        raise nearest("initializer", redraw, INITIALIZERS)
-    seen = _Seen(as_batches(batches))
+    _check_redraw(redraw)
+    check_scope(scope)
+    seen = _Seen(as_batches(batches), batch_dim)
     with count_uses(unwrap(model)) as counter:
         scores = connection_sensitivity(
             model,
@@ -69,8 +71,10 @@ def prune(
             decay=decay,
             batch_norm=batch_norm,
             loss_reduction=loss_reduction,
+            batch_dim=batch_dim,
         )
     _check_gradients(scores)
+    _warn_of_parametrized(model, params)
     costs = element_flops(scores, counter.uses) if budget == "flops" else None
     masks = select(
         scores,
@@ -83,7 +87,7 @@ def prune(
     masks.provenance |= {
         "kept": masks.kept,
         "total": masks.total,
-        "floor": floor,
+        "floor": float(floor),
         "budget": budget,
         "reduction": reduction,
         "decay": decay,
@@ -96,9 +100,9 @@ def prune(
         "left_out": left_out(model, params),
     } | seen.provenance()
     _warn_of_empty_layers(masks)
+    if redraw is not None:  # before anything is pruned, in case the user's function fails
+        _draw_again(model, redraw)
     masks.apply(model)
-    if redraw is not None:
-        _draw_again(model, redraw, masks)
     return masks
 
 
@@ -114,15 +118,15 @@ def versions() -> dict[str, str]:
 class _Seen:
     """Batches on their way through, with a note of how many there were and of what shape."""
 
-    def __init__(self, batches: Any) -> None:
-        self.batches = batches
+    def __init__(self, batches: Any, batch_dim: int) -> None:
+        self.batches, self.batch_dim = batches, batch_dim
         self.count = self.samples = 0
         self.first: torch.Tensor | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in self.batches:
             self.count += 1
-            self.samples += batch_size(batch)
+            self.samples += batch_size(batch, self.batch_dim)
             self.first = first_tensor(batch) if self.first is None else self.first
             yield batch
 
@@ -139,6 +143,7 @@ class _Seen:
         }
         if self.first is not None:
             note["input_shape"] = list(self.first.shape[1:])
+            note["batch_dim"] = self.batch_dim
             note["input_dtype"] = str(self.first.dtype).removeprefix("torch.")
         return note
 
@@ -181,6 +186,17 @@ def _check_gradients(scores: Scores) -> None:
         )
 
 
+def _warn_of_parametrized(model: nn.Module, params: Predicate | None) -> None:
+    hidden = [name for name, reason in left_out(model, params).items() if reason == PARAMETRIZED]
+    if hidden:
+        warnings.warn(
+            f"{listed(hidden)} stay dense: their layers compute the weight from them. Remove the "
+            "parametrization before pruning (torch.nn.utils.parametrize.remove_parametrizations).",
+            SnipWarning,
+            stacklevel=3,
+        )
+
+
 def _warn_of_empty_layers(masks: Masks) -> None:
     empty = empty_layers(masks)
     if empty:
@@ -193,15 +209,21 @@ def _warn_of_empty_layers(masks: Masks) -> None:
         )
 
 
-def _draw_again(model: nn.Module, redraw: Redraw, masks: Masks) -> None:
+def _check_redraw(redraw: Redraw | None) -> None:
+    if isinstance(redraw, str) and redraw not in INITIALIZERS:
+        raise nearest("initializer", redraw, INITIALIZERS)
+    if redraw is not None and not isinstance(redraw, str) and not callable(redraw):
+        raise KindError(f"redraw is {redraw!r}: give an initialiser's name or a function of model.")
+
+
+def _draw_again(model: nn.Module, redraw: Redraw) -> None:
     if isinstance(redraw, str):
         initialize(unwrap(model), redraw)
-    else:
-        with torch.no_grad():
-            redraw(unwrap(model))
-        # The user's function may have put new parameters, or whole new layers, in place.
-        holding.rebind(unwrap(model))
-        masks.apply(model)
+        return
+    with torch.no_grad():
+        redraw(unwrap(model))
+    # The user's function may have put new parameters in place of some that were held.
+    holding.rebind(unwrap(model))
 
 
 def _name_of(value: object) -> str:

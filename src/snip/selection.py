@@ -9,7 +9,7 @@ from numbers import Real
 
 import torch
 
-from snip.budgets import Scope, budget, checked_sparsity, kept_count, layers
+from snip.budgets import Scope, budget, check_scope, checked_sparsity, kept_count, layers
 from snip.errors import InputError, KindError, listed
 from snip.masks import Masks
 from snip.topk import keep_top
@@ -36,6 +36,7 @@ def select(
     of the total cost that is saved, and the connections with the most score per cost stay.
     """
     sparsity = checked_sparsity(sparsity)
+    check_scope(scope)
     _check_scores(scores)
     _check_within(scores, within or {})
     if costs is not None:
@@ -48,7 +49,10 @@ def select(
             kept |= _keep({name: scores[name] for name in names}, count, within)
     return Masks(
         {name: kept[name] for name in scores},
-        {"sparsity_asked": sparsity, "scope": dict(scope) if isinstance(scope, Mapping) else scope},
+        {
+            "sparsity_asked": sparsity,
+            "scope": scope if isinstance(scope, str) else {k: float(v) for k, v in scope.items()},
+        },
     )
 
 
@@ -125,8 +129,15 @@ def _by_cost(
     scale = math.lcm(*(cost.denominator for cost in exact.values()))
     whole = {name: int(cost * scale) for name, cost in exact.items()}
     total = sum(score.numel() * whole[name] for name, score in scores.items())
+    budget_left = math.floor(total * (1 - sparsity) + 1e-6)
+    left = sum(int(_allowed(scores, within or {}, name).sum()) * whole[name] for name in scores)
+    if left < budget_left:
+        raise InputError(
+            f"the model is pruned already, to {1 - left / total:.4%} of its cost saved: ask for a "
+            f"higher sparsity than {sparsity:g}."
+        )
     per_cost = {name: score / costs[name] for name, score in scores.items()}
-    return keep_top(per_cost, math.floor(total * (1 - sparsity) + 1e-6), within, whole)
+    return keep_top(per_cost, budget_left, within, whole)
 
 
 def _floor_of(
@@ -137,7 +148,7 @@ def _floor_of(
 ) -> int:
     """A layer's floor; of a layer that was pruned before, no more than is left."""
     size = sum(scores[name].numel() for name in names)
-    if isinstance(floor, bool) or not isinstance(floor, Real) or not floor >= 0:
+    if isinstance(floor, bool) or not isinstance(floor, Real) or not 0 <= floor < math.inf:
         raise InputError(f"floor is {floor!r}: give a count such as 10, or a fraction below 1.")
     left = sum(int(_allowed(scores, within or {}, name).sum()) for name in names)
     return min(left, int(floor) if floor >= 1 else round(size * floor))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from operator import length_hint
 from typing import Any
 
 import torch
 from torch import nn
 
-from snip.batches import Batch, LossFn, as_batches, batch_size, checked_loss, cross_entropy
+from snip.batches import Batch, LossFn, as_batches, batch_size, checked_loss, checked_loss_fn
 from snip.errors import InputError, nearest
 from snip.parameters import Predicate, require_prunable
 from snip.progress import track
@@ -32,26 +33,29 @@ def connection_sensitivity(
     decay: float = 0.9,
     batch_norm: str = "eval",
     loss_reduction: str = "mean",
+    batch_dim: int = 0,
 ) -> Scores:
     """|dL/dc| at c = 1, which is |w * dL/dw|, per parameter name; the model is left as found.
 
     `loss_reduction` says whether `loss_fn` is a mean over its batch (then batches are weighted
-    by their size, so that "abs_of_sum" does not depend on how the data is cut) or a sum.
+    by their size, so that "abs_of_sum" does not depend on how the data is cut) or a sum; the size
+    is that of dimension `batch_dim` of the batch's first tensor (1 for time-first sequences).
     `decay` is the weight of the past in "ema".
     """
     if reduction not in REDUCTIONS:
         raise nearest("reduction", reduction, REDUCTIONS)
     if loss_reduction not in ("mean", "sum"):
         raise nearest("loss_reduction", loss_reduction, ("mean", "sum"))
-    if not 0 <= decay < 1:
-        raise InputError(f"decay is {decay}: the moving average needs a number in [0, 1).")
+    if not isinstance(decay, Real) or not 0 <= decay < 1:
+        raise InputError(f"decay is {decay!r}: the moving average needs a number in [0, 1).")
     chosen = require_prunable(model, params)
+    loss_fn = checked_loss_fn(loss_fn)
     total = _Total(chosen, reduction, decay)
     with undisturbed(model), torch.inference_mode(False), torch.enable_grad():
         set_batch_norm(model, batch_norm)
         for index, batch in enumerate(_tracked(as_batches(batches))):
-            gradients = _gradients(model, batch, loss_fn or cross_entropy, chosen, index)
-            total.add(gradients, batch_size(batch) if loss_reduction == "mean" else 1)
+            gradients = _gradients(model, batch, loss_fn, chosen, index)
+            total.add(gradients, batch_size(batch, batch_dim) if loss_reduction == "mean" else 1)
     return total.scores()
 
 
