@@ -13,6 +13,7 @@ from snip.engine.kernels.index import check_mask
 from snip.engine.kernels.layout import LANES
 from snip.engine.kernels.library import kernel, pointer, vector_floats
 from snip.engine.kernels.plan import ConvPlan, Taps
+from snip.engine.kernels.tiling import FORWARD, WEIGHTS
 from snip.errors import InputError
 
 Pair = tuple[int, int]
@@ -76,19 +77,19 @@ class ConvIndex:
 
     @cached_property
     def forward_plan(self) -> ConvPlan:
-        """Outputs from inputs; also what the gradient of the weights uses."""
-        return ConvPlan(
-            Taps(
-                self.lanes,
-                self.in_shape,
-                self.out_shape,
-                self.stride,
-                (1, 1),
-                self.out_shape[1:],
-                *self._weights,
-            ),
-            vector_floats(),
-        )
+        """Outputs from inputs."""
+        return ConvPlan(self._forward_taps, vector_floats(), FORWARD)
+
+    @cached_property
+    def weights_plan(self) -> ConvPlan:
+        """Gradient of the weights: the same taps in larger tiles."""
+        return ConvPlan(self._forward_taps, vector_floats(), WEIGHTS)
+
+    @cached_property
+    def _forward_taps(self) -> Taps:
+        out_step, grid = (1, 1), self.out_shape[1:]
+        shapes = (self.lanes, self.in_shape, self.out_shape, self.stride, out_step, grid)
+        return Taps(*shapes, *self._weights)
 
     @cached_property
     def backward_plan(self) -> ConvPlan:
@@ -98,21 +99,19 @@ class ConvIndex:
         grid = tuple(
             -(-size // step) for size, step in zip(self.in_shape[1:], self.stride, strict=True)
         )
-        return ConvPlan(
-            Taps(
-                self.lanes,
-                self.out_shape,
-                self.in_shape,
-                (1, 1),
-                self.stride,
-                (grid[0], grid[1]),
-                (channel * self.stride[0] + phase_y) * self.stride[1] + phase_x,
-                out,
-                (phase_y - row) // self.stride[0],
-                (phase_x - col) // self.stride[1],
-            ),
-            vector_floats(),
+        taps = Taps(
+            self.lanes,
+            self.out_shape,
+            self.in_shape,
+            (1, 1),
+            self.stride,
+            (grid[0], grid[1]),
+            (channel * self.stride[0] + phase_y) * self.stride[1] + phase_x,
+            out,
+            (phase_y - row) // self.stride[0],
+            (phase_x - col) // self.stride[1],
         )
+        return ConvPlan(taps, vector_floats(), FORWARD)
 
     def __deepcopy__(self, memo: Any) -> "ConvIndex":
         return self
@@ -164,7 +163,7 @@ def conv_backward_weights(
     _check(dy, index.out_shape, index, batch, "dy")
     _check_values(out, index)
     kernel("conv_weights")(
-        *(byref(index.forward_plan.struct), pointer(x), pointer(dy), pointer(out)),
+        *(byref(index.weights_plan.struct), pointer(x), pointer(dy), pointer(out)),
         *(batch, torch.get_num_threads()),
     )
     return out

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from snip.engine.kernels.tiling import Workload, choose, packed_shape
+from snip.engine.kernels.tiling import Costs, Workload, choose, packed_shape
 from snip.errors import InputError
 
 FIRST, LAST = 1, 2  # places of a segment among those of its output
@@ -60,9 +60,9 @@ class Taps:
 class ConvPlan:
     """Arrays of one plan and the struct that points into them; immutable."""
 
-    def __init__(self, taps: Taps, vector: int) -> None:
+    def __init__(self, taps: Taps, vector: int, costs: Costs) -> None:
         self.taps = taps
-        self.arrays, numbers = _arrange(taps, vector)
+        self.arrays, numbers = _arrange(taps, vector, costs)
         pointers = {name: array.ctypes.data for name, array in self.arrays.items()}
         self.struct = ConvPlanStruct(**numbers, **pointers, silents=len(self.arrays["silent"]))
 
@@ -70,7 +70,7 @@ class ConvPlan:
         return self
 
 
-def _arrange(taps: Taps, vector: int) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+def _arrange(taps: Taps, vector: int, costs: Costs) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     top, left = (int(a.min()) if a.size else 0 for a in (taps.row, taps.col))
     span = tuple(int(np.ptp(a)) + 1 if a.size else 1 for a in (taps.row, taps.col))
     channels, local = np.unique(taps.channel, return_inverse=True)
@@ -85,7 +85,7 @@ def _arrange(taps: Taps, vector: int) -> tuple[dict[str, np.ndarray], dict[str, 
         kept=len(taps.out),
         vector=vector,
     )
-    tiling = choose(work)
+    tiling = choose(work, costs)
     pack_h, pack_w, phases = packed_shape(work, tiling.rows, tiling.cols)
     chunk, inside = np.divmod(local, tiling.channels)
     order = np.argsort(chunk * taps.outs + taps.out, kind="stable")

@@ -1,15 +1,34 @@
 """Chooses the tile of outputs and the chunk of input channels of a sparse convolution.
 
-A model of the cycles spent per tile, in the terms that were measured to matter: multiply-adds whose
-operand comes from the first- or second-level cache, partial sums passed between chunks, packing.
+A model of the cycles spent, whose terms and weights were fitted to some 900 timed combinations of
+layer, density and tiling (mean error 10%): multiply-adds whose operand comes from the first- or
+second-level cache, partial sums passed between chunks, starting a segment, packing.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 L1_BYTES = 22 << 10  # of 32 KiB: the rest is for weights and sums passing through
-L2_BYTES = 320 << 10
-ROOMS = (*(L1_BYTES << i for i in range(4)), L2_BYTES, 2 * L2_BYTES)  # for a chunk
+L2_BYTES = 256 << 10
+ROOMS = (*(L1_BYTES * i // 2 for i in (1, 2, 3, 4, 8)), L2_BYTES)  # tried for a chunk
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Cycles of a kernel per vector multiply-add, weight, segment and so on."""
+
+    held: int  # vectors of a tile kept in registers (with vectors of 8 floats)
+    near: float  # multiply-add from the first-level cache
+    far: float  # from the second
+    beyond: float  # from farther
+    weight: float  # per weight and register tile
+    passed: float  # per vector of partial sums handed to the next chunk
+    segment: float  # per weights of one output in one chunk and tile
+    packed: float  # per packed vector
+
+
+FORWARD = Costs(14, 0.63, 1.07, 1.25, 0.92, 1.7, 52.0, 3.2)
+WEIGHTS = Costs(12, 0.57, 1.02, 1.23, 2.65, 2.8, 35.0, 4.3)
 
 
 @dataclass(frozen=True)
@@ -43,40 +62,52 @@ def packed_shape(work: Workload, rows: int, cols: int) -> tuple[int, int, int]:
     return height, width * phases, phases
 
 
-def choose(work: Workload) -> Tiling:
+def choose(work: Workload, costs: Costs) -> Tiling:
     """The candidate of least modelled cost."""
-    return min(_candidates(work), key=lambda tiling: _cycles(work, tiling))
+    return min(_candidates(work), key=lambda tiling: _cycles(work, tiling, costs))
 
 
 def _candidates(work: Workload) -> Iterator[Tiling]:
-    for cols in sorted({-(-work.grid[1] // parts) for parts in range(1, work.grid[1] + 1)}):
-        if cols * work.lanes < min(work.grid[1] * work.lanes, 6 * work.vector):
+    height, width = ({-(-size // n) for n in range(1, size + 1)} for size in work.grid)
+    for cols in sorted(width):
+        if cols * work.lanes < min(work.grid[1] * work.lanes, 4 * work.vector):
             continue  # too narrow for the registers
-        for rows in sorted({-(-work.grid[0] // parts) for parts in range(1, work.grid[0] + 1)}):
-            height, width, _ = packed_shape(work, rows, cols)
-            bytes_each = height * width * work.lanes * 4
-            for room in ROOMS:
-                yield Tiling(rows, cols, max(1, min(work.channels, room // bytes_each)))
+        for rows in sorted(height):
+            packed = packed_shape(work, rows, cols)
+            bytes_each = packed[0] * packed[1] * work.lanes * 4
+            for channels in {max(1, min(work.channels, room // bytes_each)) for room in ROOMS}:
+                yield Tiling(rows, cols, channels)
 
 
-def _cycles(work: Workload, tiling: Tiling) -> float:
+def _registers(rows: int, vectors: int, held: int) -> int:
+    """Register tiles that cover a tile of so many rows and vectors per row."""
+    if vectors > held:
+        return rows * -(-vectors // held)
+    together = 1
+    while 2 * together <= rows and 2 * together * vectors <= held:
+        together *= 2
+    return rows // together + (rows % together).bit_count()
+
+
+def _cycles(work: Workload, tiling: Tiling, costs: Costs) -> float:
     """Modelled cycles for one block of the batch."""
     height, width, _ = packed_shape(work, tiling.rows, tiling.cols)
     packed = height * width * work.lanes * 4
     tiles = -(-work.grid[0] // tiling.rows) * (-(-work.grid[1] // tiling.cols))
     vectors = -(-tiling.cols * work.lanes // work.vector)
+    outputs = tiles * tiling.rows * vectors
     chunks = -(-work.channels // tiling.channels)
-    per_out = work.kept / max(work.outs, 1)
     # Expected number of chunks in which an output has a weight, weights falling at random.
-    segments = work.outs * chunks * (1 - (1 - 1 / chunks) ** per_out)
+    each = chunks * (1 - (1 - 1 / chunks) ** (work.kept / max(work.outs, 1)))
     resident = min(tiling.channels, work.channels) * packed
-    fma = 0.55 + 0.5 * max(0.0, 1 - L1_BYTES / resident) + (1.0 if resident > L2_BYTES else 0.0)
-    pieces = -(-vectors // 12)
-    registers = tiling.rows * pieces if vectors > 6 else -(-tiling.rows // max(1, 12 // vectors))
-    products = work.kept * (tiling.rows * vectors * fma + registers * 0.8)
-    sums_bytes = work.outs * tiling.rows * vectors * work.vector * 4
-    passed = (segments - work.outs) * tiling.rows * vectors
-    passing = passed * (3.0 if sums_bytes > L2_BYTES else 2.0)
-    calls = segments * registers * 18
-    packing = work.channels * packed / (work.vector * 4) * 1.6
-    return tiles * (products + max(0.0, passing) + calls + packing)
+    missed = max(0.0, 1 - L1_BYTES / resident)
+    far = costs.far if resident <= L2_BYTES else costs.beyond
+    products = work.kept * outputs * (costs.near * (1 - missed) + far * missed)
+    registers = _registers(tiling.rows, vectors, costs.held)
+    return (
+        products
+        + tiles * work.kept * registers * costs.weight
+        + max(0.0, each - 1) * work.outs * outputs * costs.passed
+        + tiles * each * work.outs * costs.segment
+        + tiles * work.channels * packed / (work.vector * 4) * costs.packed
+    )

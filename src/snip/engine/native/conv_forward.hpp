@@ -17,40 +17,51 @@ struct RegisterTile {
     int64_t to_row;
     float start;
     bool relu;
+    bool fresh;  // `to` has not been touched lately
     int64_t repeat;
 };
 
 template <int T, int G>
-static void accumulate(const Entry* first, const Entry* end, RegisterTile t) {
-    for (; t.repeat > 0; t.repeat--) {
+static void accumulate(const Entry* first, const Entry* end, const RegisterTile& t) {
+    // Copies: the stores below might alias the struct, and passing it by value stalls on forwarding.
+    const char* packed = t.packed;
+    const float* from = t.from;
+    float* to = t.to;
+    const int64_t row_bytes = t.row_bytes, from_row = t.from_row, to_row = t.to_row;
+    const bool relu = t.relu, fresh = t.fresh;
+    for (int64_t repeat = t.repeat; repeat > 0; repeat--) {
         vf acc[G * T];
-        if (t.from) {
+        if (fresh) {
+            // Stores that miss the cache commit one after the other: fetch their lines meanwhile.
+            SNIP_UNROLL for (int i = 0; i < G * T; i += 16 / VL)
+                __builtin_prefetch(to + i / T * to_row + i % T * VL, 1);
+        }
+        if (from) {
             SNIP_UNROLL for (int i = 0; i < G * T; i++)
-                acc[i] = load<vf>(t.from + i / T * t.from_row + i % T * VL);
-            t.from += G * t.from_row;
+                acc[i] = load<vf>(from + i / T * from_row + i % T * VL);
+            from += G * from_row;
         } else {
             vf start = splat<vf>(t.start);
             SNIP_UNROLL for (int i = 0; i < G * T; i++) acc[i] = start;
         }
         for (const Entry* entry = first; entry < end; entry++) {
             vf w = splat<vf>(entry->value);
-            const char* x = t.packed + entry->offset;
+            const char* x = packed + entry->offset;
             SNIP_UNROLL for (int g = 0; g < G; g++) {
-                const float* row = reinterpret_cast<const float*>(x + g * t.row_bytes);
+                const float* row = reinterpret_cast<const float*>(x + g * row_bytes);
                 SNIP_UNROLL for (int i = 0; i < T; i++) acc[g * T + i] += w * load<vf>(row + i * VL);
             }
         }
-        if (t.relu) {
+        if (relu) {
             SNIP_UNROLL for (int i = 0; i < G * T; i++) acc[i] = relu_of(acc[i]);
         }
-        SNIP_UNROLL for (int i = 0; i < G * T; i++)
-            store<vf>(t.to + i / T * t.to_row + i % T * VL, acc[i]);
-        t.packed += G * t.row_bytes;
-        t.to += G * t.to_row;
+        SNIP_UNROLL for (int i = 0; i < G * T; i++) store<vf>(to + i / T * to_row + i % T * VL, acc[i]);
+        packed += G * row_bytes;
+        to += G * to_row;
     }
 }
 
-typedef void (*Accumulate)(const Entry*, const Entry*, RegisterTile);
+typedef void (*Accumulate)(const Entry*, const Entry*, const RegisterTile&);
 
 struct AccumulateTable {
     Accumulate of[MAX_ACC + 1][MAX_ACC + 1] = {};  // [vectors][rows]
@@ -136,7 +147,7 @@ struct SegmentRunner {
         const Entry* end = entries + p.segment_entry[segment + 1];
         bool final = place & LAST, finish = final && direct;
         RegisterTile tile{packed, row_bytes, nullptr, sums_row, nullptr, finish ? y_row : sums_row,
-                          o.start(out), final && o.relu, 0};
+                          o.start(out), final && o.relu, finish || (place & FIRST), 0};
         const float* from = place & FIRST ? nullptr : sums;
         float* to = finish ? y + out * y_plane : sums;
         for (int64_t row = 0, height; row < t.rows; row += height * tile.repeat) {
@@ -179,12 +190,8 @@ static void conv_tile(const ConvOutput& o, const float* x, const TilePlace& t, c
         int64_t segment = first_segment(p, chunk, from), end = first_segment(p, chunk, to);
         if (segment == end) continue;
         pack_chunk(p, chunk, x, t, false, packed);
-        Ahead ahead(p, chunk + 1, x, t);
-        int64_t share = ceil_div(ahead.count(), end - segment);
-        for (; segment < end; segment++) {
-            ahead.next(share);
+        for (; segment < end; segment++)
             runner.run(segment, sums + (p.segment_out[segment] - from) * tile_floats);
-        }
     }
     for (int64_t i = 0; i < p.silents; i++)
         if (p.silent[i] >= from && p.silent[i] < to) spread(o, t, p.silent[i], nullptr, 0);

@@ -38,79 +38,59 @@ static inline void zero_floats(float* to, int64_t n) {
     for (; i < n; i++) to[i] = 0;
 }
 
-// One packed row of one column phase: `count` positions from input column `col` in steps of `step`.
-static inline void pack_row(float* to, const float* row, int64_t col, int64_t step, int64_t count,
-                            int64_t width, int64_t lanes) {
-    int64_t before = col < 0 ? least(count, ceil_div(-col, step)) : 0;
-    int64_t inside = most(before, least(count, ceil_div(width - col, step)));
-    zero_floats(to, before * lanes);
-    if (step == 1) {
-        copy_floats(to + before * lanes, row + (col + before) * lanes, (inside - before) * lanes);
-    } else {
-        for (int64_t j = before; j < inside; j++)
-            copy_floats(to + j * lanes, row + (col + j * step) * lanes, lanes);
+// The positions of one column phase of a packed row: `before` lie left of the image, those from
+// `inside` on right of it. The same for every row of a tile, so worked out once.
+struct PhaseColumns {
+    int64_t first, step, before, inside, count;
+
+    PhaseColumns(const ConvPlan& p, const TilePlace& t, int64_t phase)
+        : first(t.col * p.in_step_w + p.left + phase), step(p.in_step_w), count(p.pack_w / p.pack_phases) {
+        before = first < 0 ? least(count, ceil_div(-first, step)) : 0;
+        inside = first < p.in_w ? most(before, least(count, ceil_div(p.in_w - first, step))) : before;
     }
-    zero_floats(to + inside * lanes, (count - inside) * lanes);
-}
+    void pack(float* to, const float* row, int64_t lanes) const {
+        zero_floats(to, before * lanes);
+        if (step == 1) {
+            copy_floats(to + before * lanes, row + (first + before) * lanes, (inside - before) * lanes);
+        } else {
+            for (int64_t j = before; j < inside; j++)
+                copy_floats(to + j * lanes, row + (first + j * step) * lanes, lanes);
+        }
+        zero_floats(to + inside * lanes, (count - inside) * lanes);
+    }
+};
 
 static inline void drop_lanes(float* packed, int64_t positions, int64_t lanes, int64_t valid) {
     for (int64_t i = 0; i < positions; i++)
         for (int64_t j = valid; j < lanes; j++) packed[i * lanes + j] = 0;
 }
 
-// `clean` zeroes the lanes beyond the batch: the gradient of a weight sums over lanes.
-static void pack_chunk(const ConvPlan& p, int64_t chunk, const float* x, const TilePlace& t,
-                       bool clean, float* packed) {
-    int64_t plane = int64_t(p.in_h) * p.in_w * p.lanes, width = p.pack_w / p.pack_phases;
-    int64_t rows = least(p.pack_h, p.pack_h - (p.tile_h - t.rows) * p.in_step_h);
-    const float* image = x + t.block * p.in_channels * plane;
+// One column phase of every channel and row. `clean` zeroes the lanes beyond the batch: the gradient
+// of a weight sums over lanes.
+static void pack_phase(const ConvPlan& p, int64_t chunk, const float* x, const TilePlace& t,
+                       int64_t phase, bool clean, float* packed) {
+    PhaseColumns columns(p, t, phase);
+    int64_t in_row = int64_t(p.in_w) * p.lanes, to_row = int64_t(p.pack_w) * p.lanes;
+    int64_t top = t.row * p.in_step_h + p.top, rows = p.pack_h - (p.tile_h - t.rows) * p.in_step_h;
+    const float* image = x + t.block * p.in_channels * p.in_h * in_row;
     for (int64_t i = p.chunk_channel[chunk]; i < p.chunk_channel[chunk + 1]; i++) {
-        const float* channel = image + p.channels[i] * plane;
-        float* to = packed + (i - p.chunk_channel[chunk]) * p.pack_h * p.pack_w * p.lanes;
-        for (int64_t r = 0; r < rows; r++, to += p.pack_w * p.lanes) {
-            int64_t row = t.row * p.in_step_h + p.top + r;
-            if (row < 0 || row >= p.in_h) {
-                zero_floats(to, p.pack_w * p.lanes);
-                continue;
-            }
-            for (int64_t phase = 0; phase < p.pack_phases; phase++)
-                pack_row(to + phase * width * p.lanes, channel + row * p.in_w * p.lanes,
-                         t.col * p.in_step_w + p.left + phase, p.in_step_w, width, p.in_w, p.lanes);
-            if (clean && t.valid < p.lanes) drop_lanes(to, p.pack_w, p.lanes, t.valid);
+        const float* channel = image + p.channels[i] * p.in_h * in_row;
+        float* to = packed + (i - p.chunk_channel[chunk]) * p.pack_h * to_row + phase * columns.count * p.lanes;
+        for (int64_t r = 0; r < rows; r++, to += to_row) {
+            if (top + r < 0 || top + r >= p.in_h)
+                zero_floats(to, columns.count * p.lanes);
+            else
+                columns.pack(to, channel + (top + r) * in_row, p.lanes);
+            if (clean) drop_lanes(to, columns.count, p.lanes, t.valid);
         }
     }
 }
 
-// Asks for the input of a coming chunk a row at a time while the present one is computed: its rows
-// are short and far apart, which the hardware does not foresee.
-struct Ahead {
-    const ConvPlan& p;
-    const float* image;
-    int64_t channel, end, row, rows, first_row, offset, floats;
-
-    Ahead(const ConvPlan& plan, int64_t chunk, const float* x, const TilePlace& t) : p(plan) {
-        image = x + t.block * p.in_channels * p.in_h * p.in_w * p.lanes;
-        channel = chunk < p.chunks ? p.chunk_channel[chunk] : 0;
-        end = chunk < p.chunks ? p.chunk_channel[chunk + 1] : 0;
-        first_row = t.row * p.in_step_h + p.top;
-        row = most(0, -first_row);
-        rows = least(p.pack_h - (p.tile_h - t.rows) * p.in_step_h, p.in_h - first_row);
-        int64_t col = most(0, t.col * p.in_step_w + p.left);
-        offset = col * p.lanes;
-        floats = least(p.in_w - col, p.pack_w / p.pack_phases * p.in_step_w) * p.lanes;
-    }
-    int64_t count() const { return rows > row ? (end - channel) * (rows - row) : 0; }
-    void next(int64_t wanted) {
-        for (; wanted > 0 && channel < end; wanted--) {
-            const float* at = image + (int64_t(p.channels[channel]) * p.in_h + first_row + row) * p.in_w * p.lanes;
-            for (int64_t i = 0; i < floats; i += 16) __builtin_prefetch(at + offset + i, 0, 2);
-            if (++row >= rows) {
-                row = most(0, -first_row);
-                channel++;
-            }
-        }
-    }
-};
+static void pack_chunk(const ConvPlan& p, int64_t chunk, const float* x, const TilePlace& t,
+                       bool clean, float* packed) {
+    for (int64_t phase = 0; phase < p.pack_phases; phase++)
+        pack_phase(p, chunk, x, t, phase, clean && t.valid < p.lanes, packed);
+}
 
 static inline int64_t packed_floats(const ConvPlan& p) {
     int64_t widest = 0;
@@ -120,26 +100,29 @@ static inline int64_t packed_floats(const ConvPlan& p) {
 }
 
 // How the vectors of a tile of outputs are shared out over registers: some rows of at most as many
-// vectors as fit. Worked out once per tile, since divisions would show beside short segments.
+// vectors as fit, in whole cache lines. Worked out once per tile, since divisions would show beside
+// short segments.
 struct Registers {
     int64_t vectors;     // per row of the tile
-    int64_t pieces;      // of a row, pieces differing by one vector at most
+    int64_t pieces;      // of a row, differing by one line at most
     int64_t height = 1;  // rows together, when a row is a single piece; a power of two
 
-    Registers(int64_t vectors_, int64_t rows, int64_t most_held)
-        : vectors(vectors_), pieces(ceil_div(vectors_, most_held)) {
+    Registers(int64_t vectors_, int64_t rows, int64_t most_held) : vectors(vectors_) {
+        line = vectors % (16 / VL) ? 1 : 16 / VL;
+        int64_t lines = vectors / line;
+        pieces = ceil_div(lines, most_held / line);
         if (pieces == 1)
             while (2 * height <= rows && 2 * height * vectors <= most_held) height *= 2;
-        width = vectors / pieces;
-        wider = vectors % pieces;
+        width = lines / pieces;
+        wider = lines % pieces;
     }
     int64_t rows_at(int64_t left) const {
         int64_t rows = height;
         while (rows > left) rows /= 2;
         return rows;
     }
-    int64_t width_of(int64_t piece) const { return width + (piece < wider); }
+    int64_t width_of(int64_t piece) const { return (width + (piece < wider)) * line; }
 
   private:
-    int64_t width, wider;
+    int64_t line, width, wider;
 };
