@@ -25,16 +25,19 @@ class Case:
     sparsity: float
     batch: int
     shape: tuple[int, int, int]
-    at_least: float
+    at_least: float  # times faster than dense
     aim: float
+    batch_norm: str = "eval"  # while scoring
 
 
 CASES = (
     Case("lenet-300-100", 0.98, 100, (1, 28, 28), 6, 15),
     Case("lenet-5-caffe", 0.99, 100, (1, 28, 28), 5, 10),
     Case("lstm-b", 0.95, 100, (1, 28, 28), 3, 6),
-    Case("vgg-like", 0.97, 128, (3, 32, 32), 2, 3.3),
-    Case("wrn-16-8", 0.95, 128, (3, 32, 32), 2.5, 4.5),
+    # Batch norm by batch statistics while scoring keeps the early, dear layers denser than the
+    # authors' inference mode does (FLOP bound 4.4 against 10.4 for VGG-like): the harder masks.
+    Case("vgg-like", 0.97, 128, (3, 32, 32), 2, 3.3, "train"),
+    Case("wrn-16-8", 0.95, 128, (3, 32, 32), 2.5, 4.5, "train"),
 )
 
 
@@ -53,7 +56,7 @@ def pruned(case: Case, batch_size: int | None = None) -> tuple[nn.Module, Batch,
     torch.manual_seed(0)
     count = batch_size or case.batch
     model = build(case.model, seed=0)
-    masks = snip.prune(model, images(case), sparsity=case.sparsity)
+    masks = snip.prune(model, images(case), sparsity=case.sparsity, batch_norm=case.batch_norm)
     return model, (torch.randn(count, *case.shape), torch.randint(0, 10, (count,))), masks
 
 
