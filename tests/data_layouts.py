@@ -14,6 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from snip.data import load
+from snip.errors import FileError
+
 IDX = {
     "train-images-idx3-ubyte": ("train", 3),
     "train-labels-idx1-ubyte": ("train", 1),
@@ -32,6 +35,21 @@ def isolate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(name, str(tmp_path / folder))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
+
+
+def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder for a data set, with no other in sight."""
+    isolate(monkeypatch, tmp_path)
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def refused(name: str, folder: Path, *words: str) -> None:
+    """Loading fails with one FileError whose sentence holds all the words."""
+    with pytest.raises(FileError) as caught:
+        load(name, data_dir=folder)
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +14,8 @@ from snip.data.augment import Augmentation
 from snip.data.batches import Batches
 from snip.data.split import Split
 from snip.errors import InputError
+
+DIGESTED = 500  # images of each part, about, that the identity looks at
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +60,24 @@ class Dataset:
         """A data set normalised by the statistics of its training images."""
         mean, std = channel_statistics(train.images)
         return cls(name, train, test, classes, mean, std, note, augment)
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this data from other data of the same name; cheap, not a full checksum."""
+        digest = hashlib.sha256()
+        for split in (self.train, self.test):
+            # All labels, but only a sample of the pixels: a large set has gigabytes of them.
+            step = max(1, len(split) // DIGESTED)
+            digest.update(split.labels.numpy().tobytes())
+            digest.update(split.images[::step].numpy().tobytes())
+        digest.update(self.mean.numpy().tobytes() + self.std.numpy().tobytes())
+        return {
+            "dataset": self.name,
+            "dataset.train": len(self.train),
+            "dataset.test": len(self.test),
+            "dataset.note": self.note,
+            "dataset.augment": repr(self.augment),
+            "dataset.digest": digest.hexdigest()[:16],
+        }
 
     def split_validation(self, fraction: float = 0.1, seed: int = 0) -> tuple[Split, Split]:
         """(training, validation): a random `fraction` held out, the same for the same seed."""

@@ -34,6 +34,8 @@ class PickledArray:
         _, shape, dtype, fortran, data = self._state
         if not isinstance(dtype, _Dtype) or dtype.kind not in (b"u1", "u1"):
             raise ValueError("an array in it is not of bytes")
+        if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+            raise ValueError(f"an array in it has the shape {shape!r}")
         if not isinstance(data, bytes) or len(data) != prod(shape):
             raise ValueError(f"an array in it is not whole: its shape is {shape}")
         return np.frombuffer(data, dtype=np.uint8).reshape(shape, order="F" if fortran else "C")

@@ -100,7 +100,7 @@ def _split(
 
 def _classes(where: Path, spec: Spec, read: Read) -> dict[str, int]:
     """WordNet name -> label: the position in wnids.txt."""
-    names = read("wnids.txt").decode().split()
+    names = _text(where, "wnids.txt", read).split()
     if len(set(names)) != spec.classes or len(names) != spec.classes:
         raise unreadable(where, f"wnids.txt names {len(set(names))} classes, not {spec.classes}")
     return {name: label for label, name in enumerate(names)}
@@ -108,10 +108,16 @@ def _classes(where: Path, spec: Spec, read: Read) -> dict[str, int]:
 
 def _annotations(where: Path, read: Read) -> dict[str, str]:
     """File name of a validation image -> its WordNet name."""
-    rows = [line.split("\t") for line in read("val/val_annotations.txt").decode().splitlines()]
+    text = _text(where, "val/val_annotations.txt", read)
+    rows = [line.split("\t") for line in text.splitlines()]
     if any(len(row) < 2 for row in rows):
         raise unreadable(where, "val/val_annotations.txt has a line without a class")
     return {row[0]: row[1] for row in rows}
+
+
+def _text(where: Path, name: str, read: Read) -> str:
+    with reading(where / name):
+        return read(name).decode()
 
 
 def _sorted_by_class(valid: list[str], classes: dict[str, int]) -> bool:
