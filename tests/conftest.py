@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+pytest_plugins = ("cli_fixtures",)
+
 
 @pytest.fixture(autouse=True)
 def _repeatable() -> None:

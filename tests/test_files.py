@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 import snip
-from snip.files import append_line, sha256, write_bytes, write_text, write_with
+from snip.files import (
+    append_line,
+    read_json,
+    remove_leftovers,
+    sha256,
+    write_bytes,
+    write_text,
+    write_with,
+)
 
 
 def test_a_write_replaces_the_whole_file(tmp_path):
@@ -59,3 +67,52 @@ def test_lines_and_digests(tmp_path):
     assert (tmp_path / "a").read_text() == "one\ntwo\n"
     expected = "c3f9c8c283a2b1f2f1896f27a01cbe3cddc0c9d93f752e4639035a0f5b36f6e8"
     assert sha256(tmp_path / "a") == expected
+
+
+def test_a_link_stays_a_link_and_its_target_is_written(tmp_path):
+    (tmp_path / "disk").mkdir()
+    target, link = tmp_path / "disk" / "target.txt", tmp_path / "link.txt"
+    link.symlink_to(target)
+    for text in ("first", "second"):  # the first through a link to nothing
+        write_text(link, text)
+        assert link.is_symlink()
+        assert target.read_text() == text
+    assert os.listdir(tmp_path / "disk") == ["target.txt"]
+
+
+def test_permissions_follow_the_umask_which_is_never_touched(tmp_path, monkeypatch):
+    before = os.umask(0o027)
+    try:
+        monkeypatch.setattr(os, "umask", lambda _: pytest.fail("it is the whole process's"))
+        write_text(tmp_path / "file", "x")
+    finally:
+        monkeypatch.undo()
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_place_that_cannot_even_be_looked_at(tmp_path):
+    with pytest.raises(snip.FileError, match="cannot write"):
+        write_text(tmp_path / ("x" * 300), "x")
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    with pytest.raises(snip.FileError, match="cannot write"):
+        write_text(tmp_path / "round" / "file", "x")
+
+
+def test_the_suffix_stays_and_only_our_own_leftovers_go(tmp_path):
+    seen = []
+    write_with(tmp_path / "array.npy", lambda path: (seen.append(path), path.touch()))
+    assert seen[0].suffix == ".npy"
+    for name in (seen[0].name, ".config.mine.json", ".array.old.npy"):
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [".array.old.npy", ".config.mine.json", "array.npy"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
+def test_damaged_json_is_refused(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(snip.FileError, match=r"a\.json is damaged"):
+        read_json(tmp_path / "a.json")
+    with pytest.raises(snip.FileError, match="there is no file"):
+        read_json(tmp_path / "none.json")

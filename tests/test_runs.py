@@ -1,21 +1,22 @@
-"""Whole runs on real MNIST: folders, protocols, resuming, and a user's own network."""
+"""Whole runs on real MNIST: what they leave in their folders, and how they go on."""
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
 
 import snip
 from snip.data import Dataset, load
-from snip.errors import FileError, InputError, KindError
+from snip.errors import FileError, InputError
 from snip.models import build
-from snip.runs import RunConfig, RunResult, prepare, resolve_model, run, scoring_batches, seeds_of
-from snip.training import Metrics, TrainConfig, evaluate, paper_schedule
+from snip.runs import RunConfig, RunResult, run, seeds_of
+from snip.training import Metrics, TrainConfig, evaluate
+from snip.training.lock import locked
 
 SHORT = TrainConfig(iterations=100, lr_drops=(60,), eval_every=50)
 CONFIG = RunConfig("lenet-300-100", 0.95, train=SHORT)
@@ -23,40 +24,6 @@ FILES = [
     "checkpoint.pt", "config.json", "masks.safetensors", "metrics.jsonl", "model.safetensors",
     "report.json", "result.json", "selected.safetensors",
 ]  # fmt: skip
-
-USER_MODULE = """
-import torch
-from torch import nn
-
-COUNT = 3
-
-def tiny(classes, channels=1, size=28):
-    return nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, 8), nn.ReLU(),
-                         nn.Linear(8, classes))
-
-class Whole(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(784, 10)
-
-    def forward(self, images):
-        return self.layer(images.flatten(1))
-
-def wrong_classes():
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 7))
-
-def wrong_input():
-    return nn.Linear(5, 10)
-
-def no_network():
-    return "a network"
-
-def failing():
-    raise RuntimeError("out of ideas")
-
-def asking(depth):
-    return None
-"""
 
 
 @pytest.fixture(scope="module")
@@ -70,19 +37,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     return run(CONFIG, tmp_path_factory.mktemp("runs"))
 
 
-@pytest.fixture
-def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "usernets.py").write_text(USER_MODULE)
-    (tmp_path / "usernets_broken.py").write_text("import no_such_package_at_all\n")
-    (tmp_path / "usernets_raising.py").write_text("raise RuntimeError('at import')\n")
-    monkeypatch.chdir(tmp_path)
-
-
 class StoppedError(Exception):
     """Stands for a process that ends."""
-
-
-# ---- one run and its folder
 
 
 def test_run_leaves_everything_in_its_folder(finished: RunResult) -> None:
@@ -200,6 +156,31 @@ def test_damaged_result_is_refused(tmp_path: Path) -> None:
         run(CONFIG, folder=tmp_path)
 
 
+def test_a_run_in_progress_is_left_alone(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(FileError, match="in use by another process"):
+        run(CONFIG, folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_the_lock_is_held_until_the_result_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: dict[str, bool] = {}
+    replace = os.replace
+
+    def watched(source: Path, target: Path) -> None:
+        try:
+            with locked(tmp_path):
+                held[target.name] = False
+        except FileError:
+            held[target.name] = True
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", watched)
+    run(RunConfig("lenet-300-100", 0.9, train=TrainConfig(iterations=2)), folder=tmp_path)
+    assert held == dict.fromkeys(FILES, True)
+
+
 def test_refused_input_leaves_no_folder(tmp_path: Path) -> None:
     too_much = dataclasses.replace(CONFIG, score_batch_size=60_000)
     with pytest.raises(InputError, match=r"60,000 images, but mnist has 54,000"):
@@ -217,187 +198,3 @@ def test_resume_false_starts_over(tmp_path: Path) -> None:
     assert len(seen) == 1
     assert again.test_error == first.test_error
     assert (first.folder / "notes.txt").read_text() == "mine"
-
-
-# ---- protocols, seeds, scoring data
-
-
-def test_protocols_share_masks_and_differ_in_the_trained_draw(mnist: Dataset) -> None:
-    scored_model, scored_masks = prepare(CONFIG, mnist)
-    redrawn_model, redrawn_masks = prepare(dataclasses.replace(CONFIG, protocol="redraw"), mnist)
-    assert scored_masks == redrawn_masks
-    masks = scored_masks
-    assert masks is not None
-    scored, redrawn = scored_model.state_dict(), redrawn_model.state_dict()
-    for name in ("fc1.weight", "fc2.weight", "fc3.weight"):
-        kept = masks[name]
-        assert not torch.equal(scored[name][kept], redrawn[name][kept])
-        assert not redrawn[name][~kept].any()
-    draw = build("lenet-300-100", seed=CONFIG.seed).state_dict()
-    assert torch.equal(scored["fc1.weight"], draw["fc1.weight"] * masks["fc1.weight"])
-
-
-def test_initializers_of_scored_and_trained_weights(mnist: Dataset) -> None:
-    config = dataclasses.replace(
-        CONFIG, protocol="redraw", initializer="rn", train_initializer="vs-x"
-    )
-    model, masks = prepare(config, mnist)
-    assert masks is not None
-    kept = model.get_parameter("fc1.weight")[masks["fc1.weight"]]
-    assert float(kept.detach().std()) < 0.1  # vs-x, where rn has 1
-    assert masks != prepare(dataclasses.replace(config, initializer="vs"), mnist)[1]
-    with pytest.raises(InputError, match="use 'redraw'"):
-        dataclasses.replace(CONFIG, train_initializer="vs-x")
-
-
-def test_seeds_are_documented_and_distinct() -> None:
-    seeds = seeds_of(dataclasses.replace(CONFIG, protocol="redraw", seed=3))
-    assert seeds["run"] == seeds["scored_draw"] == seeds["training"] == 3
-    assert len({seeds["scored_draw"], seeds["trained_draw"], seeds["scoring_batch"]}) == 3
-    assert seeds_of(CONFIG)["trained_draw"] == seeds_of(CONFIG)["scored_draw"]
-
-
-def test_scoring_batch_is_training_data_chosen_by_seed(mnist: Dataset) -> None:
-    def images(config: RunConfig) -> torch.Tensor:
-        return torch.cat([x for x, _ in scoring_batches(config, mnist)])
-
-    config = dataclasses.replace(CONFIG, score_batch_size=20, score_batches=3)
-    first = images(config)
-    assert len(first) == 60
-    assert torch.equal(first, images(config))
-    assert not torch.equal(first, images(dataclasses.replace(config, seed=1)))
-    train_part, _ = mnist.split_validation(0.1)
-    known = {x.numpy().tobytes() for x in train_part.images}
-    raw = (first * mnist.std.view(-1, 1, 1) + mnist.mean.view(-1, 1, 1)) * 255
-    assert all(x.round().to(torch.uint8).numpy().tobytes() in known for x in raw)
-
-
-# ---- the configuration and its name
-
-
-def test_name_depends_on_what_differs_from_the_default() -> None:
-    paper = RunConfig("lenet-300-100", 0.95)
-    assert paper.dataset == "mnist"
-    assert paper.training == paper_schedule("lenet-300-100", "mnist")
-    same = RunConfig("lenet-300-100", 0.95, dataset="mnist", train=TrainConfig(), initializer="vs")
-    assert same == paper
-    assert same.folder_name == paper.folder_name
-    # Pinned: a field that is added later must not rename the runs of today.
-    assert paper.identity().keys() == {
-        "dataset", "initializer", "model", "score_batch_size", "sparsity", "train_initializer"
-    }  # fmt: skip
-    assert paper.folder_name == "lenet-300-100_mnist_snip-0.95_75000it_seed0_ce950196"
-    names = {
-        dataclasses.replace(paper, **change).folder_name
-        for change in (
-            {}, {"sparsity": 0.9}, {"seed": 1}, {"protocol": "redraw"}, {"scope": "erk"},
-            {"reduction": "ema"}, {"score_batches": 2}, {"batch_norm": "train"}, {"floor": 1},
-            {"train": TrainConfig(lr=0.05)}, {"dataset": "fashion-mnist"},
-        )
-    }  # fmt: skip
-    assert len(names) == 11
-
-
-def test_dense_reference_is_one_run_whatever_the_scoring() -> None:
-    dense = RunConfig("lenet-300-100", 0.0)
-    assert dataclasses.replace(dense, scope="erk", score_batches=7).folder_name == dense.folder_name
-    assert dataclasses.replace(dense, seed=1).folder_name != dense.folder_name
-
-
-def test_configuration_survives_json() -> None:
-    config = RunConfig(
-        "vgg-like", 0.97, protocol="redraw", train_initializer="vs-h", seed=5,
-        train=TrainConfig(batch_size=128, lr=1, lr_drops=(3,)),
-    )  # fmt: skip
-    assert config.dataset == "cifar-10"
-    again = RunConfig.from_dict(json.loads(json.dumps(config.to_dict())))
-    assert again == config
-    assert again.folder_name == config.folder_name
-    assert again.training.seed == 5
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"model": "lenet-300-10"}, "did you mean 'lenet-300-100'"),
-        ({"model": ""}, "package.module:function"),
-        ({"dataset": "mnits"}, "did you mean 'mnist'"),
-        ({"sparsity": 95}, "write 0.95"),
-        ({"sparsity": 1.0}, "sparsity"),
-        ({"method": "snap"}, "did you mean 'snip'"),
-        ({"protocol": "redrawn"}, "did you mean 'redraw'"),
-        ({"initializer": "xavier"}, "unknown initializer"),
-        ({"initializer": "own", "train_initializer": "own"}, "unknown train initializer"),
-        ({"scope": "globl"}, "did you mean 'global'"),
-        ({"reduction": "sum"}, "unknown reduction"),
-        ({"batch_norm": "frozen"}, "unknown batch norm"),
-        ({"score_batches": 0}, "at least 1"),
-        ({"score_batch_size": -1}, "at least 1"),
-        ({"floor": -1}, "floor"),
-        ({"seed": -1}, "seed"),
-        ({"train": TrainConfig(seed=7)}, "a run has one seed"),
-        ({"train": {"lr": 0.1}}, "give a TrainConfig"),
-    ],
-)
-def test_bad_configurations_are_refused(change: dict[str, object], reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
-        dataclasses.replace(CONFIG, **change)
-
-
-def test_network_for_another_data_set_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not defined for the data set 'mnist'"):
-        run(RunConfig("vgg-d", 0.95, dataset="mnist", train=SHORT), tmp_path)
-
-
-# ---- a user's own network
-
-
-@pytest.mark.usefixtures("user_module")
-def test_user_network_runs_from_the_current_folder(tmp_path: Path) -> None:
-    train = dataclasses.replace(SHORT, iterations=30, lr_drops=())
-    config = RunConfig("usernets:tiny", 0.5, protocol="redraw", train=train)
-    assert config.initializer == config.train_initializer == "own"
-    result = run(config, tmp_path / "runs")
-    assert result.folder.name.startswith("usernets-tiny_mnist_snip-0.5_redraw")
-    assert result.total == 784 * 8 + 8 + 80 + 10
-    assert result.sparsity == pytest.approx(0.5, abs=1e-3)
-
-
-@pytest.mark.usefixtures("user_module")
-def test_user_network_is_drawn_by_seed(mnist: Dataset) -> None:
-    state = torch.get_rng_state()
-    one, same, other = (resolve_model("usernets:tiny", "mnist", seed=s) for s in (1, 1, 2))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(one[1].weight, same[1].weight)
-    assert not torch.equal(one[1].weight, other[1].weight)
-    assert resolve_model("usernets:tiny", "cifar-10")[1].in_features == 3 * 32 * 32
-    assert isinstance(resolve_model("usernets:Whole", "mnist"), nn.Module)
-    config = RunConfig("usernets:tiny", 0.5, initializer="vs", train=SHORT)
-    _, masks = prepare(config, mnist)
-    assert masks is not None
-    assert not masks["1.bias"].any()  # zero biases, as every rule of the paper draws them
-
-
-@pytest.mark.usefixtures("user_module")
-@pytest.mark.parametrize(
-    ("spec", "error", "reason"),
-    [
-        ("usernet_:tiny", InputError, "there is no module 'usernet_'"),
-        ("usernets.py:tiny", InputError, "Write 'usernets:tiny'"),
-        ("usernets.sub:tiny", InputError, "no module"),
-        ("usernets:tinny", InputError, "did you mean 'tiny'"),
-        ("usernets:", InputError, "Known: Whole, asking"),
-        (":tiny", InputError, "package.module:function"),
-        ("usernets:COUNT", KindError, "is a int, not a function"),
-        ("usernets:no_network", KindError, "returned a str"),
-        ("usernets:failing", InputError, "out of ideas"),
-        ("usernets:asking", InputError, "depth"),
-        ("usernets:wrong_classes", InputError, r"\(2, 7\) for two images"),
-        ("usernets:wrong_input", InputError, "does not take images of shape"),
-        ("usernets_broken:tiny", InputError, "Install it first"),
-        ("usernets_raising:tiny", InputError, "at import"),
-    ],
-)
-def test_user_mistakes_have_sentences(spec: str, error: type[Exception], reason: str) -> None:
-    with pytest.raises(error, match=reason):
-        resolve_model(spec, "mnist")

@@ -10,18 +10,18 @@ from snip.training import TrainConfig, learning_rate, paper_schedule, shortened
 
 
 def test_mnist_schedule_is_the_papers() -> None:
-    config = paper_schedule("lenet-300-100", "mnist")
+    config = paper_schedule("mnist")
     assert (config.optimizer, config.lr, config.momentum) == ("sgd", 0.1, 0.9)
     assert (config.weight_decay, config.batch_size, config.validation) == (5e-4, 100, 0.1)
     assert (config.iterations, config.lr_drops) == (75_000, (25_000, 50_000))
 
 
 def test_cifar_schedule_is_the_papers() -> None:
-    config = paper_schedule("vgg-d", "cifar-10")
+    config = paper_schedule("cifar-10")
     assert (config.batch_size, config.iterations) == (128, 150_000)
     assert config.lr_drops == (30_000, 60_000, 90_000, 120_000)
     assert config.lr_factor == 0.1
-    assert paper_schedule("vgg-d", "cifar-10", decay="authors").lr_factor == 0.2
+    assert paper_schedule("cifar-10", factor_of="authors").lr_factor == 0.2
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_rate_drops_after_so_many_steps(iteration: int, lr: float) -> None:
 
 def test_shortened_keeps_the_proportions() -> None:
     assert shortened(TrainConfig(), 3000).lr_drops == (1000, 2000)
-    cifar = shortened(paper_schedule("vgg-d", "cifar-10"), 500)
+    cifar = shortened(paper_schedule("cifar-10"), 500)
     assert cifar.lr_drops == (100, 200, 300, 400)
     assert shortened(TrainConfig(), 1).lr_drops == (1,)  # drops that fall together are one
     assert shortened(TrainConfig(), 75_000) == TrainConfig()
@@ -42,9 +42,9 @@ def test_shortened_keeps_the_proportions() -> None:
 
 def test_unknown_names_get_the_nearest() -> None:
     with pytest.raises(InputError, match=r"did you mean 'mnist'"):
-        paper_schedule("lenet-300-100", "mnits")
+        paper_schedule("mnits")
     with pytest.raises(InputError, match=r"did you mean 'authors'"):
-        paper_schedule("lenet-300-100", "mnist", decay="author")
+        paper_schedule("mnist", factor_of="author")
     with pytest.raises(InputError, match=r"did you mean 'adam'"):
         TrainConfig(optimizer="adamw")
     with pytest.raises(InputError, match=r"did you mean 'momentum'"):

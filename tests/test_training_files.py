@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from snip import files
 from snip.data import Dataset, load
 from snip.errors import FileError
 from snip.training import Metrics, TrainConfig, load_checkpoint, train
@@ -156,15 +157,20 @@ def test_folder_that_cannot_be_is_refused(mnist: Dataset, tmp_path: Path) -> Non
 
 
 def test_leftovers_of_a_killed_writer_are_removed(mnist: Dataset, finished: Path) -> None:
-    names = (".checkpoint.ab12cd34.pt", ".model.ab12cd34.safetensors", ".result.ab12cd34.json")
-    leftovers = [finished.parent / name for name in names]
-    for path in leftovers:
+    def dies(path: Path) -> None:
         path.write_bytes(b"half a file")
-    others = finished.parent / ".checkpoints"
-    others.write_text("not ours")
-    train(network(), mnist, CONFIG, folder=finished.parent)
-    assert not any(path.exists() for path in leftovers)
-    assert others.exists()
+        (path.parent / f"{path.stem}2{path.suffix}").write_bytes(b"left by a killed process")
+
+    folder = finished.parent
+    files.write_with(folder / "model.safetensors", dies)
+    (folder / "model.safetensors").unlink()
+    assert len(list(folder.glob(".snip-tmp-*.safetensors"))) == 1
+    users = [folder / ".config.mine.json", folder / ".checkpoint.old.pt"]
+    for path in users:
+        path.write_text("a user's own")
+    train(network(), mnist, CONFIG, folder=folder)
+    assert not list(folder.glob(".snip-tmp-*"))
+    assert all(path.exists() for path in users)
 
 
 @needs_full_device
@@ -198,7 +204,7 @@ def test_full_disk_at_a_checkpoint_keeps_the_last_one(
         train(network(), mnist, CONFIG, folder=tmp_path, checkpoint_seconds=0, on_metrics=fill_disk)
     monkeypatch.undo()
     assert load_checkpoint(tmp_path / "checkpoint.pt")["state"]["iteration"] == 7
-    assert not list(tmp_path.glob(".checkpoint.*"))  # the half-written one took its room along
+    assert not list(tmp_path.glob(".snip-tmp-*"))  # the half-written one took its room along
     resumed = train(network(), mnist, CONFIG, folder=tmp_path)
     whole = train(network(), mnist, CONFIG)
     assert [x.repeatable() for x in resumed.history] == [x.repeatable() for x in whole.history]

@@ -104,7 +104,7 @@ def assert_same_outcome(folder: Path, undisturbed: Path) -> None:
     )
     assert weights.keys() == true_weights.keys()
     assert all(torch.equal(value, true_weights[name]) for name, value in weights.items())
-    assert not list(folder.glob(".checkpoint.*"))
+    assert not list(folder.glob(".snip-tmp-*"))
 
 
 @pytest.mark.parametrize("moment", ["after-line", "half-checkpoint", "unplaced-checkpoint"])

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 PATIENCE = 2.0  # seconds before a bar appears: short work stays silent
+BAR_EVERY = 0.5  # drawing takes about 4 ms: at most 1% of the time
 
 
 def track(iterable: Iterable[T], *, description: str, total: int | None = None) -> Iterator[T]:
@@ -19,10 +20,12 @@ def track(iterable: Iterable[T], *, description: str, total: int | None = None) 
     from rich.console import Console
     from rich.progress import Progress
 
-    started = time.monotonic()
+    due = time.monotonic() + PATIENCE
     with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task(description, total=total, visible=False)
-        for item in iterable:
+        for done, item in enumerate(iterable, 1):
             yield item
-            bar.update(task, advance=1, visible=time.monotonic() - started > PATIENCE)
-            bar.refresh()
+            if time.monotonic() >= due:
+                bar.update(task, completed=done, visible=True)
+                bar.refresh()
+                due = time.monotonic() + BAR_EVERY

@@ -15,21 +15,29 @@ BATCH_NORM_MODES = ("eval", "train")
 
 
 @contextmanager
+def restored_modes(model: nn.Module) -> Iterator[None]:
+    """Give each module its train or eval mode back on the way out."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Restore each module's mode and buffers and torch's random state on the way out."""
-    modes = [(module, module.training) for module in model.modules()]
     buffers = [
         (module, key, buffer, None if buffer is None else buffer.detach().clone())
         for module in model.modules()
         for key, buffer in module._buffers.items()
     ]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
-    with torch.random.fork_rng(devices=devices):
+    with restored_modes(model), torch.random.fork_rng(devices=devices):
         try:
             yield
         finally:
-            for module, mode in modes:
-                module.training = mode
             for module, key, buffer, value in buffers:
                 # A forward may assign a new tensor to a buffer as well as write into the old.
                 module._buffers[key] = buffer

@@ -15,8 +15,6 @@ from snip.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from snip.report import Report
-
 WIDE = 160  # columns where there is no terminal: tables in a log are not folded
 
 
@@ -58,9 +56,7 @@ def show(renderable: RenderableType) -> None:
     console().print(renderable)
 
 
-def show_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = ""
-) -> None:
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table; numbers to the right."""
     from rich import box
     from rich.table import Table
@@ -73,11 +69,6 @@ def show_table(
     for row in cells:
         table.add_row(*row)
     show(table)
-
-
-def show_report(report: Report) -> None:
-    """A report as its own table."""
-    show(report)
 
 
 def show_facts(facts: Mapping[str, object]) -> None:
@@ -114,13 +105,16 @@ def require_file_name(path: Path | None, flag: str) -> None:
     """Refuse, before any work, an output file that can only fail at the end."""
     if path is None:
         return
-    if path.is_dir():
-        raise InputError(f"{flag} {path} is a folder: give the name of a file.")
-    if path.exists() and not path.is_file():
-        # Files are put in place by renaming, which would put one in a device's place.
-        raise InputError(f"{flag} {path} is no ordinary file: give the name of one.")
-    if path.parent.exists() and not path.parent.is_dir():
-        raise InputError(f"{flag} {path} is inside a file, not a folder: give another place.")
+    try:
+        if path.is_dir():
+            raise InputError(f"{flag} {path} is a folder: give the name of a file.")
+        if path.exists() and not path.is_file():
+            # Files are put in place by renaming, which would put one in a device's place.
+            raise InputError(f"{flag} {path} is no ordinary file: give the name of one.")
+        if path.parent.exists() and not path.parent.is_dir():
+            raise InputError(f"{flag} {path} is inside a file, not a folder: give another place.")
+    except OSError as error:  # a name too long, a folder that may not be entered
+        raise InputError(f"{flag} {path} cannot be used: {error.strerror}.") from error
 
 
 def _is_number(text: str) -> bool:

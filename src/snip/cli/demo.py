@@ -19,7 +19,7 @@ from snip.pictures import survivors
 from snip.report_text import percent
 from snip.runs import RunConfig, RunResult, run
 from snip.runs.folder import RESULT, SELECTED
-from snip.training.trainer import MASKS
+from snip.training.journal import MASKS
 
 DETAILS = (
     "Both networks are trained on the MNIST that is part of the package, one after the other, "

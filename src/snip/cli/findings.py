@@ -14,11 +14,10 @@ from snip.errors import FileError, InputError
 from snip.masks import Masks
 from snip.report import Report, report
 from snip.report_text import percent
-from snip.runs import RunConfig, RunResult
-from snip.runs.folder import CONFIG, RESULT, read_json
-from snip.training.journal import METRICS
+from snip.runs import RunResult
+from snip.runs.folder import CONFIG, RESULT, read_config
+from snip.training.journal import MASKS, METRICS
 from snip.training.metrics import read_metrics
-from snip.training.trainer import MASKS
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of norms: no connections
 # Of a provenance: shown already, or for machines.
@@ -94,7 +93,7 @@ def of_folder(folder: Path, model: str | None, dataset: str | None) -> Finding:
     """A run: its result, or how far it is, and its masks."""
     if not (folder / CONFIG).exists():
         raise FileError(f"{folder} is no run folder: it has no {CONFIG}.")
-    config = _config(folder / CONFIG)
+    config = read_config(folder)
     finished = (folder / RESULT).exists()
     result = RunResult.read(folder) if finished else None
     history = read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
@@ -140,14 +139,6 @@ def _report(masks: Masks, model: str | None, dataset: str | None) -> Report | No
         if model is not None:
             raise
         return None  # the name in the file was another network's
-
-
-def _config(path: Path) -> RunConfig:
-    fields = read_json(path)
-    try:
-        return RunConfig.from_dict(fields)
-    except (InputError, TypeError) as error:
-        raise FileError(f"{path} is damaged or of another version ({error}).") from error
 
 
 def _counts(masks: Masks | None) -> dict[str, object]:

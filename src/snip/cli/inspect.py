@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from snip.cli.common import remark, require_file_name, say, show_facts, show_report, show_table
+from snip.cli.common import remark, require_file_name, say, show, show_facts, show_table
 from snip.cli.findings import Finding, of_folder, of_masks, of_weights
 from snip.cli.options import Json, option
 from snip.cli.reading import read
@@ -71,7 +71,7 @@ def _find(path: Path, model: str | None, dataset: str | None) -> Finding:
 def _show(found: Finding) -> None:
     show_facts({"kind": found.kind, "path": found.path, **found.shown})
     if found.report is not None:
-        show_report(found.report)
+        show(found.report)
     elif found.parameters:
         show_table(
             ("parameter", "kept", "total", "density"),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from torch import nn
 
-from snip.cli.common import require_file_name, set_up_torch, show_facts, show_report
+from snip.cli.common import require_file_name, set_up_torch, show, show_facts
 from snip.cli.flags import RUN_FIELDS, TRAINING_FIELDS, run_config, with_flags
 from snip.cli.options import DataDir, Device, Download, Threads, option
 from snip.cli.reading import load_into, read_weights
@@ -18,6 +18,7 @@ from snip.masks import Masks
 from snip.report import report
 from snip.runs import RunConfig, prepare, prune_network, resolve_model
 from snip.runs.folder import write_weights
+from snip.training.state import snapshot
 
 DETAILS = "The masks of the same configuration are those that `snip run` trains with."
 EXAMPLES = (
@@ -64,8 +65,8 @@ def command(
         raise InputError("sparsity is 0: nothing would be pruned. Give a fraction such as 0.95.")
     masks.save(out)
     if save_weights is not None:
-        write_weights(save_weights, model.state_dict())
-    show_report(report(model, masks))
+        write_weights(save_weights, snapshot(model))
+    show(report(model, masks))
     written = {"masks": out, "weights": save_weights}
     show_facts({name: path for name, path in written.items() if path is not None})
 

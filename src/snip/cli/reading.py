@@ -14,6 +14,7 @@ from snip.models import MODELS
 from snip.runs import RunConfig, resolve_model
 from snip.training import load_checkpoint
 from snip.training.checkpoint import PARTS
+from snip.training.state import different_shapes, extra_state
 
 State = dict[str, torch.Tensor]
 ZIP = b"PK"  # how a file of torch.save begins
@@ -58,17 +59,18 @@ def read_weights(path: Path) -> State:
 
 def load_into(model: torch.nn.Module, state: State, path: Path) -> None:
     """Put the weights of a file into a network, or say where the two differ."""
-    own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    theirs = {name: tuple(value.shape) for name, value in state.items()}
-    differ = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
+    own = model.state_dict()
+    differ = different_shapes(state, own)
     if differ:
         name = differ[0]
-        raise FileError(
-            f"{path} holds the weights of another network: {name!r} is "
-            f"{theirs.get(name, 'missing')} there and {own.get(name, 'missing')} here"
-            f"{f', and {len(differ) - 1} more differ' if differ[1:] else ''}."
+        there, here = (
+            tuple(weights[name].shape) if name in weights else "missing" for weights in (state, own)
         )
-    model.load_state_dict(state)
+        raise FileError(
+            f"{path} holds the weights of another network: {name!r} is {there} there and {here} "
+            f"here{f', and {len(differ) - 1} more differ' if differ[1:] else ''}."
+        )
+    model.load_state_dict({**extra_state(model), **state})
 
 
 def network_of(masks: Masks, model: str | None, dataset: str | None) -> torch.nn.Module | None:

@@ -17,7 +17,7 @@ from snip.initializers import INITIALIZERS
 from snip.models import IMAGES, MODELS
 from snip.prune import BUDGETS
 from snip.sensitivity import REDUCTIONS
-from snip.training.config import TrainConfig, checked_number, checked_whole
+from snip.training.config import TrainConfig, check_fields, checked_number, checked_whole
 from snip.training.schedule import paper_schedule
 from snip.undisturbed import BATCH_NORM_MODES
 
@@ -61,7 +61,7 @@ class RunConfig:
         if self.initializer == OWN and not self.is_user_model:
             self._set("initializer", "vs")  # which is what the paper's networks draw
         self._fill("train_initializer", self.initializer)
-        self._fill("train", paper_schedule(self.model, self.dataset))
+        self._fill("train", paper_schedule(self.dataset))
         if not isinstance(self.train, TrainConfig):
             raise KindError(f"train is a {type(self.train).__name__}: give a TrainConfig.")
         self._fill("score_batch_size", self.training.batch_size)
@@ -79,7 +79,7 @@ class RunConfig:
     @property
     def training(self) -> TrainConfig:
         """The training's configuration, with the run's seed."""
-        train = self.train or paper_schedule(self.model, self.dataset)
+        train = self.train or paper_schedule(self.dataset)
         return dataclasses.replace(train, seed=self.seed)
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,10 +91,7 @@ class RunConfig:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
         """The inverse of `to_dict`; a field that is missing has its default."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        for name in data:
-            if name not in known:
-                raise nearest("run option", name, known)
+        check_fields(cls, data, "run option")
         train = data.get("train")
         return cls(**{**data, "train": None if train is None else TrainConfig.from_dict(train)})
 

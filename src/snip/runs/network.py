@@ -18,7 +18,7 @@ from snip.errors import InputError, KindError, nearest
 from snip.initializers import initialize
 from snip.models import IMAGES, Images, build
 from snip.runs.config import OWN
-from snip.training.evaluate import restored_modes
+from snip.undisturbed import restored_modes
 
 
 def resolve_model(spec: str, dataset: str, *, seed: int = 0) -> nn.Module:

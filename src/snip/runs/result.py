@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from snip.errors import FileError
+from snip.files import read_json
 from snip.runs.config import RunConfig
-from snip.runs.folder import RESULT, read_json
+from snip.runs.folder import RESULT
 from snip.training.journal import METRICS
 from snip.training.metrics import Metrics, read_metrics
 

@@ -15,6 +15,7 @@ from torch import nn
 from snip.data import load
 from snip.data.dataset import Dataset
 from snip.errors import InputError
+from snip.files import write_json
 from snip.masks import Masks
 from snip.parameters import prunable_parameters
 from snip.prune import prune, versions
@@ -24,9 +25,12 @@ from snip.runs.config import RunConfig
 from snip.runs.network import draw_network, redraw_network
 from snip.runs.result import RunResult, environment
 from snip.training.evaluate import device_of
+from snip.training.journal import MASKS
+from snip.training.lock import locked
 from snip.training.metrics import Metrics
 from snip.training.parts import data_for, seeded
-from snip.training.trainer import CHECKPOINT_SECONDS, MASKS, TrainResult, train
+from snip.training.state import snapshot
+from snip.training.trainer import CHECKPOINT_SECONDS, TrainResult, train
 
 
 def run(
@@ -56,25 +60,28 @@ def run(
     dataset = load(config.dataset, data_dir=data_dir, download=download)
     model, masks = prepare(config, dataset, device, saved=place / MASKS if resume else None)
     data_for(dataset, config.training)  # refuses what does not fit before anything is written
-    if not resume:
-        layout.clear(place)
-    _write_start(place, config, model, masks)
-    trained = train(
-        model,
-        dataset,
-        config.training,
-        folder=place,
-        masks=masks,
-        resume=resume,
-        on_metrics=on_metrics,
-        engine=config.engine,
-        progress=progress,
-        checkpoint_seconds=checkpoint_seconds,
-    )
-    layout.write_weights(place / layout.MODEL, model.state_dict())
-    layout.write_weights(place / layout.SELECTED, trained.weights)
-    result = _result(config, place, dataset, model, masks, trained, device)
-    layout.write_json(place / layout.RESULT, result.to_dict())
+    with locked(place):
+        layout.require_own(place, config)  # another process may have come first
+        if not resume:
+            layout.clear(place)
+        _write_start(place, config, model, masks)
+        trained = train(
+            model,
+            dataset,
+            config.training,
+            folder=place,
+            masks=masks,
+            resume=resume,
+            on_metrics=on_metrics,
+            engine=config.engine,
+            progress=progress,
+            checkpoint_seconds=checkpoint_seconds,
+            lock=False,
+        )
+        layout.write_weights(place / layout.MODEL, snapshot(model))
+        layout.write_weights(place / layout.SELECTED, trained.weights)
+        result = _result(config, place, dataset, model, masks, trained, device)
+        write_json(place / layout.RESULT, result.to_dict())
     return result
 
 
@@ -171,10 +178,10 @@ def prune_network(
 
 def _write_start(place: Path, config: RunConfig, model: nn.Module, masks: Masks | None) -> None:
     """What is known before training; written only now that nothing of the input was refused."""
-    layout.write_json(place / layout.CONFIG, config.to_dict())
+    write_json(place / layout.CONFIG, config.to_dict())
     if masks is not None:
         masks.save(place / MASKS)
-        layout.write_json(place / layout.REPORT, report(model, masks).to_dict())
+        write_json(place / layout.REPORT, report(model, masks).to_dict())
 
 
 def _result(
@@ -199,7 +206,7 @@ def _result(
         valid_error=trained.selected.valid_error,
         selected_iteration=trained.selected.iteration,
         final_test_error=trained.final.test_error,
-        best_test_error=trained.best_test,
+        best_test_error=trained.best_test_error,
         protocol=config.protocol,
         seeds=seeds_of(config),
         dataset_note=dataset.note,

@@ -2,14 +2,15 @@
 
 from snip.training.checkpoint import load_checkpoint
 from snip.training.config import OPTIMIZERS, TrainConfig
+from snip.training.divergence import DivergenceError
 from snip.training.evaluate import Evaluation, evaluate
 from snip.training.metrics import TIMING, Metrics
 from snip.training.parts import Step, data_for, train_step
-from snip.training.schedule import DECAYS, SCHEDULES, learning_rate, paper_schedule, shortened
-from snip.training.trainer import DivergenceError, TrainResult, train
+from snip.training.schedule import LR_FACTORS, SCHEDULES, learning_rate, paper_schedule, shortened
+from snip.training.trainer import TrainResult, train
 
 __all__ = [
-    "DECAYS",
+    "LR_FACTORS",
     "OPTIMIZERS",
     "SCHEDULES",
     "TIMING",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ from torch import nn
 
 from snip import files
 from snip.errors import FileError, SnipWarning
-from snip.training.config import TrainConfig
+from snip.training.config import TrainConfig, differences
+from snip.training.state import different_shapes, extra_state, snapshot
 
 FORMAT = 1
 PARTS = ("format", "identity", "model", "optimizer", "rng", "state", "threads")
@@ -31,7 +33,7 @@ def save_checkpoint(
     content = {
         "format": FORMAT,
         "identity": dict(identity),
-        "model": model.state_dict(),
+        "model": {**snapshot(model), **_readable(extra_state(model))},
         "optimizer": optimizer.state_dict(),
         "rng": random_state(),
         "state": dict(state),
@@ -75,11 +77,27 @@ def restore(
     _warn_of_threads(content["threads"])
     try:
         optimizer.load_state_dict(content["optimizer"])
-        model.load_state_dict(content["model"])
+        model.load_state_dict({**extra_state(model), **content["model"]})
         set_random_state(content["rng"])
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise _damaged(path, str(error)) from error
     return dict(content["state"])
+
+
+def _readable(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a model's extra state, what can be read back without running code in the file."""
+    kept = {}
+    for name, value in extra.items():
+        buffer = io.BytesIO()
+        try:
+            torch.save(value, buffer)
+            buffer.seek(0)
+            torch.load(buffer, weights_only=True)
+        except Exception:
+            # Objects of the user's own classes; a resumed run begins with the model's own.
+            continue
+        kept[name] = value
+    return kept
 
 
 def random_state() -> dict[str, Any]:
@@ -126,23 +144,17 @@ def _same_run(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) ->
     """Refuse the checkpoint of another configuration, naming what differs."""
     # A checkpoint from before a new option existed was trained with the option's default.
     theirs = {**TrainConfig().to_dict(), **theirs}
-    changed = [
-        f"{key} {theirs.get(key)!r} there, {ours.get(key)!r} here"
-        for key in sorted({*theirs, *ours})
-        if theirs.get(key) != ours.get(key)
-    ]
+    changed = differences(theirs, ours)
     if changed:
         raise FileError(
-            f"checkpoint {path} belongs to another configuration ({'; '.join(changed[:4])}): "
+            f"checkpoint {path} belongs to another configuration ({changed}): "
             "choose another folder, or start over in this one with resume=False."
         )
 
 
-def _same_network(path: Path, theirs: Mapping[str, torch.Tensor], model: nn.Module) -> None:
+def _same_network(path: Path, theirs: Mapping[str, Any], model: nn.Module) -> None:
     """Refuse the weights of another network before any is loaded."""
-    shapes = {name: tuple(value.shape) for name, value in theirs.items()}
-    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    wrong = [n for n in sorted({*shapes, *expected}) if shapes.get(n) != expected.get(n)]
+    wrong = different_shapes(theirs, model.state_dict())
     if wrong:
         raise FileError(
             f"checkpoint {path} holds another network (it differs at {', '.join(wrong[:3])}): "

@@ -58,11 +58,26 @@ class TrainConfig:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TrainConfig:
         """The inverse of `to_dict`; a field that is missing has its default."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        for name in data:
-            if name not in known:
-                raise nearest("training option", name, known)
+        check_fields(cls, data, "training option")
         return cls(**data)
+
+
+def check_fields(cls: type, data: Mapping[str, Any], kind: str) -> None:
+    """Refuse names that are no fields of the dataclass `cls`."""
+    known = {field.name for field in dataclasses.fields(cls)}
+    for name in data:
+        if name not in known:
+            raise nearest(kind, name, known)
+
+
+def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """Where two configurations differ, the first four in words; empty if they do not."""
+    changed = [
+        f"{key} {theirs.get(key, 'default')!r} there, {ours.get(key, 'default')!r} here"
+        for key in sorted({*theirs, *ours})
+        if theirs.get(key) != ours.get(key)
+    ]
+    return "; ".join(changed[:4])
 
 
 def checked_number(

@@ -7,13 +7,12 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from snip.progress import BAR_EVERY, PATIENCE
 from snip.training.metrics import Running
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-PATIENCE = 2.0  # seconds before a bar appears: short work stays silent
-BAR_EVERY = 0.5  # drawing takes about 4 ms: at most 1% of the time
 LINE_EVERY = 30.0
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snip.errors import InputError
+from snip.undisturbed import restored_modes
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,3 @@ def wrong_answers(logits: torch.Tensor, labels: torch.Tensor) -> int:
 def device_of(model: nn.Module) -> torch.device:
     """Where the model's first parameter is; the CPU if it has none."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))
-
-
-@contextmanager
-def restored_modes(model: nn.Module) -> Iterator[None]:
-    """Give each module its train or eval mode back on the way out."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -1,4 +1,4 @@
-"""The files of one training run: metrics.jsonl and checkpoint.pt in its folder."""
+"""The files of one training run in its folder, and the way back to its last checkpoint."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from snip.training.state import State
 
 CHECKPOINT = "checkpoint.pt"
 METRICS = "metrics.jsonl"
-# Every file that a run may have been writing when it was killed; see also snip.runs.folder.
-WRITTEN = (CHECKPOINT, METRICS, "masks.safetensors", "model.safetensors", "selected.safetensors",
-           "config.json", "report.json", "result.json", "engine.json")  # fmt: skip
+MASKS = "masks.safetensors"
+ENGINE = "engine.json"
+# In this order: killed between two, no checkpoint stands beside other masks than its own.
+STARTED_OVER = (CHECKPOINT, MASKS, ENGINE)
 
 
 class Journal:
@@ -38,10 +39,10 @@ class Journal:
         """Go back to the last checkpoint, or to the start if there is none."""
         if self._folder is None:
             return State()
-        self._remove_leftovers()
+        files.remove_leftovers(self._folder)
         path = self._folder / CHECKPOINT
-        if not resume:
-            path.unlink(missing_ok=True)
+        for name in () if resume else STARTED_OVER:
+            (self._folder / name).unlink(missing_ok=True)
         state = self._restored(path, model, optimizer) if path.exists() else State()
         # Lines later than the checkpoint are cut, and will come again with the same values.
         lines = "".join(f"{line.to_line()}\n" for line in state.history)
@@ -93,12 +94,3 @@ class Journal:
             ) from error
         self._saved_iteration = state.iteration
         return state
-
-    def _remove_leftovers(self) -> None:
-        """Delete the temporary files of a process that was killed while writing."""
-        if self._folder is None:
-            return
-        for name in WRITTEN:
-            stem, suffix = Path(name).stem, Path(name).suffix
-            for path in self._folder.glob(f".{stem}.*{suffix}"):
-                path.unlink(missing_ok=True)

@@ -38,7 +38,7 @@ class State:
         self.history.append(metrics)
         self.running = Running()
         if metrics.valid_error is not None and selected(self.history) is metrics:
-            self.selected = {name: v.detach().cpu().clone() for name, v in _state(model)}
+            self.selected = snapshot(model)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values and tensors, which a checkpoint may hold."""
@@ -56,6 +56,26 @@ class State:
         return cls(**{**data, "running": Running(**data["running"]), "history": history})
 
 
-def _state(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    # get_extra_state() may put other things than tensors there.
-    return [(n, v) for n, v in model.state_dict().items() if isinstance(v, torch.Tensor)]
+def snapshot(model: nn.Module) -> Weights:
+    """The tensors of a model's state_dict, copied to the CPU; tied ones are copied each."""
+    state = model.state_dict()
+    return {name: v.detach().cpu().clone() for name, v in _tensors(state).items()}
+
+
+def extra_state(model: nn.Module) -> dict[str, Any]:
+    """What get_extra_state() adds to a model's state_dict beside tensors."""
+    state = model.state_dict()
+    return {name: v for name, v in state.items() if not isinstance(v, torch.Tensor)}
+
+
+def different_shapes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """The names of tensors that only one of two state_dicts has, or in another shape."""
+    shapes, expected = (
+        {name: tuple(value.shape) for name, value in _tensors(state).items()}
+        for state in (theirs, ours)
+    )
+    return [n for n in sorted({*shapes, *expected}) if shapes.get(n) != expected.get(n)]
+
+
+def _tensors(state: Mapping[str, Any]) -> Weights:
+    return {name: v for name, v in state.items() if isinstance(v, torch.Tensor)}

@@ -1,0 +1,35 @@
+"""The bar of anything long."""
+
+import io
+import sys
+
+import pytest
+
+from snip import progress
+from snip.progress import track
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_is_drawn_twice_a_second_not_for_every_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    assert list(track(range(2000), description="counting", total=2000)) == list(range(2000))
+    assert 1 <= terminal.getvalue().count("counting") < 200
+
+
+def test_short_work_and_logs_stay_silent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list(track("ab", description="counting")) == ["a", "b"]
+    assert capsys.readouterr() == ("", "")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert list(track("ab", description="counting")) == ["a", "b"]
+    assert "counting" not in terminal.getvalue()

@@ -1,0 +1,112 @@
+"""A user's own network in a run."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from snip.data import Dataset, load
+from snip.errors import InputError, KindError
+from snip.runs import RunConfig, prepare, resolve_model, run
+from snip.training import TrainConfig
+
+SHORT = TrainConfig(iterations=100, lr_drops=(60,), eval_every=50)
+USER_MODULE = """
+import torch
+from torch import nn
+
+COUNT = 3
+
+def tiny(classes, channels=1, size=28):
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, 8), nn.ReLU(),
+                         nn.Linear(8, classes))
+
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(784, 10)
+
+    def forward(self, images):
+        return self.layer(images.flatten(1))
+
+def wrong_classes():
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 7))
+
+def wrong_input():
+    return nn.Linear(5, 10)
+
+def no_network():
+    return "a network"
+
+def failing():
+    raise RuntimeError("out of ideas")
+
+def asking(depth):
+    return None
+"""
+
+
+@pytest.fixture(scope="module")
+def mnist() -> Dataset:
+    return load("mnist")
+
+
+@pytest.fixture
+def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "usernets.py").write_text(USER_MODULE)
+    (tmp_path / "usernets_broken.py").write_text("import no_such_package_at_all\n")
+    (tmp_path / "usernets_raising.py").write_text("raise RuntimeError('at import')\n")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("user_module")
+def test_user_network_runs_from_the_current_folder(tmp_path: Path) -> None:
+    train = dataclasses.replace(SHORT, iterations=30, lr_drops=())
+    config = RunConfig("usernets:tiny", 0.5, protocol="redraw", train=train)
+    assert config.initializer == config.train_initializer == "own"
+    result = run(config, tmp_path / "runs")
+    assert result.folder.name.startswith("usernets-tiny_mnist_snip-0.5_redraw")
+    assert result.total == 784 * 8 + 8 + 80 + 10
+    assert result.sparsity == pytest.approx(0.5, abs=1e-3)
+
+
+@pytest.mark.usefixtures("user_module")
+def test_user_network_is_drawn_by_seed(mnist: Dataset) -> None:
+    state = torch.get_rng_state()
+    one, same, other = (resolve_model("usernets:tiny", "mnist", seed=s) for s in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(one[1].weight, same[1].weight)
+    assert not torch.equal(one[1].weight, other[1].weight)
+    assert resolve_model("usernets:tiny", "cifar-10")[1].in_features == 3 * 32 * 32
+    assert isinstance(resolve_model("usernets:Whole", "mnist"), nn.Module)
+    config = RunConfig("usernets:tiny", 0.5, initializer="vs", train=SHORT)
+    _, masks = prepare(config, mnist)
+    assert masks is not None
+    assert not masks["1.bias"].any()  # zero biases, as every rule of the paper draws them
+
+
+@pytest.mark.usefixtures("user_module")
+@pytest.mark.parametrize(
+    ("spec", "error", "reason"),
+    [
+        ("usernet_:tiny", InputError, "there is no module 'usernet_'"),
+        ("usernets.py:tiny", InputError, "Write 'usernets:tiny'"),
+        ("usernets.sub:tiny", InputError, "no module"),
+        ("usernets:tinny", InputError, "did you mean 'tiny'"),
+        ("usernets:", InputError, "Known: Whole, asking"),
+        (":tiny", InputError, "package.module:function"),
+        ("usernets:COUNT", KindError, "is a int, not a function"),
+        ("usernets:no_network", KindError, "returned a str"),
+        ("usernets:failing", InputError, "out of ideas"),
+        ("usernets:asking", InputError, "depth"),
+        ("usernets:wrong_classes", InputError, r"\(2, 7\) for two images"),
+        ("usernets:wrong_input", InputError, "does not take images of shape"),
+        ("usernets_broken:tiny", InputError, "Install it first"),
+        ("usernets_raising:tiny", InputError, "at import"),
+    ],
+)
+def test_user_mistakes_have_sentences(spec: str, error: type[Exception], reason: str) -> None:
+    with pytest.raises(error, match=reason):
+        resolve_model(spec, "mnist")

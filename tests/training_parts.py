@@ -1,0 +1,57 @@
+"""What the tests of the trainer share: a network with chance in it, and a way to stop."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+import snip
+from snip.data import Dataset
+from snip.training import (
+    TrainConfig,
+    TrainResult,
+    train_step,
+)
+
+CONFIG = TrainConfig(iterations=60, lr_drops=(20, 40), batch_size=50, eval_every=20)
+
+
+def chancy_network() -> nn.Module:
+    """Small, and with all that a resumed run must bring back: dropout and batch norm."""
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2),
+        nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+def pruned_network(dataset: Dataset) -> nn.Module:
+    model = chancy_network()
+    snip.prune(model, next(iter(dataset.evaluation_batches(100))), sparsity=0.9)
+    return model
+
+
+def repeatable(result: TrainResult) -> list[dict[str, object]]:
+    return [line.repeatable() for line in result.history]
+
+
+def same_weights(one: nn.Module, other: nn.Module) -> bool:
+    theirs = other.state_dict()
+    return all(torch.equal(value, theirs[name]) for name, value in one.state_dict().items())
+
+
+class StoppedError(Exception):
+    """Stands for a process that ends."""
+
+
+def stopping_at(call: int) -> Callable[..., tuple[float, int]]:
+    calls = 0
+
+    def step(*args: object) -> tuple[float, int]:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise StoppedError
+        return train_step(*args)  # type: ignore[arg-type]
+
+    return step
