@@ -38,17 +38,25 @@ def test_help_loads_nothing_heavy() -> None:
 def test_a_run_that_is_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
     command = [SNIP, "run", "--model", "gru-s", "--sparsity", "0.9", "--eval-every", "20"]
     running = subprocess.Popen(
-        [*command, "--folder", "it", "--threads", "1"], stderr=subprocess.PIPE, text=True
+        [*command, "--folder", "it", "--threads", "1"],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A test that runs in the background of a shell has inherited deafness to Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 60
-    while not (Path("it") / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    running.send_signal(signal.SIGINT)
-    _, error = running.communicate(timeout=60)
+    lines, deadline = Path("it") / "metrics.jsonl", time.monotonic() + 60
+    try:
+        while not (lines.exists() and lines.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        _, error = running.communicate(timeout=60)
+    finally:
+        running.kill()
     assert running.returncode == 130, error
     assert "same command" in error
     assert "Traceback" not in error
     assert not (Path("it") / "result.json").exists()
+    assert (Path("it") / "checkpoint.pt").exists()  # long before the first one is due
 
 
 def test_a_mistake_in_a_process_without_colours() -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ from snip.training import DivergenceError, Metrics, load_checkpoint, train, trai
 @pytest.fixture(scope="module")
 def mnist() -> Dataset:
     return load("mnist").subset(2000, 500)
+
+
+@pytest.fixture(autouse=True)
+def _heard() -> Iterator[None]:
+    """Tests in the background of a shell have inherited deafness to Ctrl-C."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
 
 
 def interrupt(metrics: Metrics) -> None:
