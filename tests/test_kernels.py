@@ -2,12 +2,14 @@
 
 import copy
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from snip.engine import kernels
+from snip.engine.kernels.library import forget_instruction_set
 from snip.errors import InputError
 
 if not kernels.available():
@@ -17,8 +19,13 @@ TOLERANCE = 1e-4
 
 
 @pytest.fixture(params=kernels.instruction_sets(), autouse=True)
-def _instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _instruction_set(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     monkeypatch.setenv("SNIP_KERNELS", request.param)
+    forget_instruction_set()
+    yield
+    forget_instruction_set()
 
 
 def assert_close(got: torch.Tensor, want: torch.Tensor) -> None:
@@ -173,5 +180,6 @@ def test_tensors_of_another_shape_or_kind_are_refused() -> None:
 
 def test_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SNIP_KERNELS", "avx9")
+    forget_instruction_set()
     with pytest.raises(InputError, match="avx9"):
         kernels.instruction_set()

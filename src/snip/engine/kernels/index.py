@@ -1,6 +1,7 @@
 """Where the surviving weights of a linear layer are, by rows and by columns."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,20 @@ class LinearIndex:
     t_cols: torch.Tensor  # int32 [kept], the rows that use a column
     t_order: torch.Tensor  # int32 [kept], where the transpose finds its values
 
-    @property
+    @cached_property
     def kept(self) -> int:
         """Number of surviving weights."""
         return self.cols.numel()
+
+    @cached_property
+    def pointers(self) -> tuple[int, int, int, int, int]:
+        """Addresses of rowptr, cols, t_rowptr, t_cols and t_order, asked for on every call."""
+        arrays = (self.rowptr, self.cols, self.t_rowptr, self.t_cols, self.t_order)
+        one, two, three, four, five = (array.data_ptr() for array in arrays)
+        return one, two, three, four, five
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "pointers"}
 
     @classmethod
     def from_mask(cls, mask: torch.Tensor) -> "LinearIndex":

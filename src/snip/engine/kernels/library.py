@@ -110,6 +110,7 @@ def instruction_sets() -> tuple[str, ...]:
     return tuple(name.decode() for name in names if lib.snip_set_runs(name))
 
 
+@cache
 def instruction_set() -> str:
     """The best of them, or the one that the environment variable SNIP_KERNELS names."""
     asked = os.environ.get("SNIP_KERNELS")
@@ -121,14 +122,16 @@ def instruction_set() -> str:
 
 
 @cache
-def _kernel(name: str, isa: str) -> Callable[..., None]:
-    address = library().snip_kernel(isa.encode(), name.encode())
+def kernel(name: str) -> Callable[..., None]:
+    """A native function of the instruction set in use; it runs without the GIL."""
+    address = library().snip_kernel(instruction_set().encode(), name.encode())
     return ctypes.CFUNCTYPE(None, *SIGNATURES[name])(address)
 
 
-def kernel(name: str) -> Callable[..., None]:
-    """A native function of the instruction set in use; it runs without the GIL."""
-    return _kernel(name, instruction_set())
+def forget_instruction_set() -> None:
+    """Read SNIP_KERNELS again at the next call; for tests."""
+    instruction_set.cache_clear()
+    kernel.cache_clear()
 
 
 def vector_floats() -> int:

@@ -20,15 +20,14 @@ def linear_forward(
     accumulate: bool = False,
 ) -> torch.Tensor:
     """y = W x (+ bias) (then ReLU), [out features, batch]; with accumulate, added to `out`."""
-    _check(x, index.columns, "x")
+    ldx, batch = _check(x, index.columns, None, "x")
     if out is None:
-        out = torch.empty(index.rows, x.shape[1])
-    _check(out, index.rows, "out", x.shape[1])
+        out = torch.empty(index.rows, batch)
+    ldy, _ = _check(out, index.rows, batch, "out")
     kernel("linear_forward")(
-        *(pointer(index.rowptr), pointer(index.cols), None, _values(values, index)),
-        *(pointer(x), x.stride(0), pointer(bias), pointer(out), out.stride(0)),
-        *(index.rows, x.shape[1], RELU * relu | ACCUMULATE * accumulate),
-        torch.get_num_threads(),
+        *(*index.pointers[:2], None, _values(values, index), x.data_ptr(), ldx),
+        *(pointer(bias), out.data_ptr(), ldy, index.rows, batch),
+        *(RELU * relu | ACCUMULATE * accumulate, torch.get_num_threads()),
     )
     return out
 
@@ -45,34 +44,36 @@ def linear_backward(
     db: torch.Tensor | None = None,
 ) -> None:
     """Fill whichever of dx [in, batch], dw [kept], db [out] are given; y (after ReLU) masks dy."""
-    batch = x.shape[1]
-    _check(x, index.columns, "x")
-    _check(dy, index.rows, "dy", batch)
-    for name, tensor, rows in (("y", y, index.rows), ("dx", dx, index.columns)):
-        if tensor is not None:
-            _check(tensor, rows, name, batch)
+    ldx, batch = _check(x, index.columns, None, "x")
+    lddy, _ = _check(dy, index.rows, batch, "dy")
+    ldy = 0 if y is None else _check(y, index.rows, batch, "y")[0]
+    lddx = 0 if dx is None else _check(dx, index.columns, batch, "dx")[0]
     kernel("linear_backward")(
-        *map(pointer, (index.rowptr, index.cols, index.t_rowptr, index.t_cols, index.t_order)),
-        *(_values(values, index), pointer(x), x.stride(0), pointer(dy), dy.stride(0)),
-        *(pointer(y), 0 if y is None else y.stride(0)),
-        *(pointer(dx), 0 if dx is None else dx.stride(0)),
-        *(None if dw is None else _values(dw, index), pointer(db)),
-        *(index.rows, index.columns, batch, torch.get_num_threads()),
+        *(*index.pointers, _values(values, index), x.data_ptr(), ldx, dy.data_ptr(), lddy),
+        *(pointer(y), ldy, pointer(dx), lddx, None if dw is None else _values(dw, index)),
+        *(pointer(db), index.rows, index.columns, batch, torch.get_num_threads()),
     )
 
 
-def _check(tensor: torch.Tensor, rows: int, name: str, batch: int | None = None) -> None:
-    wanted = (rows, tensor.shape[-1] if batch is None else batch)
-    scattered = tensor.stride(-1) != 1 and tensor.shape[-1] > 1
-    if tensor.dtype != torch.float32 or tensor.shape != wanted or scattered:
+def _check(tensor: torch.Tensor, rows: int, batch: int | None, name: str) -> tuple[int, int]:
+    """Distance between rows, and the batch, of a tensor that must be [rows, batch]."""
+    try:
+        height, width = tensor.shape
+        row, column = tensor.stride()
+    except ValueError:
+        height = width = row = column = -1
+    wrong = height != rows or (batch is not None and width != batch)
+    if wrong or (column != 1 and width > 1) or tensor.dtype is not torch.float32:
         raise InputError(
             f"{name} must be float32 [{rows}, {'batch' if batch is None else batch}] with the "
             f"batch contiguous, not {tensor.dtype} {tuple(tensor.shape)}, strides {tensor.stride()}"
         )
+    return row, width
 
 
 def _values(values: torch.Tensor, index: LinearIndex) -> int:
-    if values.dtype != torch.float32 or values.shape != (index.kept,) or values.stride(0) != 1:
+    wrong = values.dtype is not torch.float32 or not values.is_contiguous()
+    if wrong or values.numel() != index.kept:
         raise InputError(
             f"values must be float32 [{index.kept}] contiguous, not {values.dtype} "
             f"{tuple(values.shape)}"

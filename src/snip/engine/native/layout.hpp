@@ -1,21 +1,10 @@
 // Conversions between the layouts: NCHW or [batch, features] rows, blocks of lanes, feature-major.
 
-#if defined(__clang__)
-#define SNIP_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
-#else
-typedef int32_t shuffle4 __attribute__((vector_size(16)));
-#define SNIP_SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, shuffle4{i, j, k, l})
-#endif
-
 static inline void transpose4(const float* from, int64_t from_row, float* to, int64_t to_row) {
-    v4 a = load<v4>(from), b = load<v4>(from + from_row);
-    v4 c = load<v4>(from + 2 * from_row), d = load<v4>(from + 3 * from_row);
-    v4 ab_low = SNIP_SHUFFLE(a, b, 0, 4, 1, 5), ab_high = SNIP_SHUFFLE(a, b, 2, 6, 3, 7);
-    v4 cd_low = SNIP_SHUFFLE(c, d, 0, 4, 1, 5), cd_high = SNIP_SHUFFLE(c, d, 2, 6, 3, 7);
-    store<v4>(to, SNIP_SHUFFLE(ab_low, cd_low, 0, 1, 4, 5));
-    store<v4>(to + to_row, SNIP_SHUFFLE(ab_low, cd_low, 2, 3, 6, 7));
-    store<v4>(to + 2 * to_row, SNIP_SHUFFLE(ab_high, cd_high, 0, 1, 4, 5));
-    store<v4>(to + 3 * to_row, SNIP_SHUFFLE(ab_high, cd_high, 2, 3, 6, 7));
+    v4 rows[4];
+    SNIP_UNROLL for (int i = 0; i < 4; i++) rows[i] = load<v4>(from + i * from_row);
+    turn(rows);
+    SNIP_UNROLL for (int i = 0; i < 4; i++) store<v4>(to + i * to_row, rows[i]);
 }
 
 // to[c][r] = from[r][c]; columns outermost, so that short rows of `to` are written whole.

@@ -26,7 +26,12 @@ static inline void dots(const float* dy, const float* x, int64_t ldx, const int3
     if (b < batch) {
         SNIP_UNROLL for (int j = 0; j < N; j++) odd[j] += tail * load<V>(row[j] + batch - W);
     }
-    SNIP_UNROLL for (int j = 0; j < N; j++) dw[j] = sum(even[j] + odd[j]);
+    SNIP_UNROLL for (int j = 0; j < N; j++) even[j] += odd[j];
+    if constexpr (W == 1) {
+        SNIP_UNROLL for (int j = 0; j < N; j++) dw[j] = even[j];
+    } else {
+        sums_of<V, N>(even, dw);
+    }
 }
 
 // The last whole vector of a row of dy without the lanes that an earlier vector already covers.
@@ -47,7 +52,11 @@ static void weight_rows(const int32_t* rowptr, const int32_t* cols, const float*
         const float* d = dy + r * lddy;
         V tail = tail_of<V>(d, batch);
         for (; k + 4 <= end; k += 4) dots<V, 4>(d, x, ldx, cols + k, dw + k, batch, tail);
-        for (; k < end; k++) dots<V, 1>(d, x, ldx, cols + k, dw + k, batch, tail);
+        switch (end - k) {
+            case 3: dots<V, 3>(d, x, ldx, cols + k, dw + k, batch, tail); break;
+            case 2: dots<V, 2>(d, x, ldx, cols + k, dw + k, batch, tail); break;
+            case 1: dots<V, 1>(d, x, ldx, cols + k, dw + k, batch, tail); break;
+        }
     }
 }
 

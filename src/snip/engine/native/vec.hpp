@@ -90,6 +90,40 @@ inline float sum<float>(float v) {
     return v;
 }
 
+#if defined(__clang__)
+#define SNIP_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+typedef int32_t shuffle4 __attribute__((vector_size(16)));
+#define SNIP_SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, shuffle4{i, j, k, l})
+#endif
+
+static inline void turn(v4 rows[4]) {
+    v4 low = SNIP_SHUFFLE(rows[0], rows[1], 0, 4, 1, 5), high = SNIP_SHUFFLE(rows[0], rows[1], 2, 6, 3, 7);
+    v4 low2 = SNIP_SHUFFLE(rows[2], rows[3], 0, 4, 1, 5), high2 = SNIP_SHUFFLE(rows[2], rows[3], 2, 6, 3, 7);
+    rows[0] = SNIP_SHUFFLE(low, low2, 0, 1, 4, 5);
+    rows[1] = SNIP_SHUFFLE(low, low2, 2, 3, 6, 7);
+    rows[2] = SNIP_SHUFFLE(high, high2, 0, 1, 4, 5);
+    rows[3] = SNIP_SHUFFLE(high, high2, 2, 3, 6, 7);
+}
+
+// The sums of N <= 4 vectors at once, far cheaper than one after the other.
+template <class V, int N>
+static inline void sums_of(const V* v, float* to) {
+    v4 quarter[4] = {};
+    SNIP_UNROLL for (int j = 0; j < N; j++) {
+        float lanes[Width<V>::lanes];
+        store<V>(lanes, v[j]);
+        SNIP_UNROLL for (int i = 0; i < Width<V>::lanes; i += 4) quarter[j] += load<v4>(lanes + i);
+    }
+    turn(quarter);
+    v4 total = (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
+    if constexpr (N == 4) {
+        store<v4>(to, total);
+    } else {
+        SNIP_UNROLL for (int j = 0; j < N; j++) to[j] = total[j];
+    }
+}
+
 // Keeps a NaN, as torch's ReLU does.
 template <class V>
 static inline V relu_of(V v) {
