@@ -55,7 +55,9 @@ def test_inspect_a_run(snip: Snip, finished_run: Path) -> None:
     assert code == 0
     assert "finished" in out
     assert "13,331 of 266,610" in out
+    assert "not zero" not in out  # the report is of the masks, not of a fresh draw
     data = json.loads(snip("inspect", finished_run, "--json")[1])
+    assert not any("not zero" in warning for warning in data["report"]["warnings"])
     assert data["kind"] == "run"
     assert data["result"]["kept"] == data["masks"]["kept"] == 13_331
     assert data["config"]["model"] == "lenet-300-100"

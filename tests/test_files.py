@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 import snip
 from snip.files import (
@@ -116,3 +117,11 @@ def test_damaged_json_is_refused(tmp_path, content):
         read_json(tmp_path / "a.json")
     with pytest.raises(snip.FileError, match="there is no file"):
         read_json(tmp_path / "none.json")
+
+
+def test_a_serialiser_that_runs_out_of_space(tmp_path):
+    def fails(temporary: Path) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    with pytest.raises(snip.FileError, match="the disk is full"):
+        write_with(tmp_path / "m", fails)

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from snip.errors import FileError
 
 PathLike = str | os.PathLike[str]
@@ -123,7 +125,7 @@ def _write_errors(path: Path) -> Iterator[None]:
         yield
     except FileError:
         raise
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         # torch.save reports a full disk as RuntimeError, safetensors as its own kind.
         full = getattr(error, "errno", None) == errno.ENOSPC or "space" in str(error).lower()
         reason = "the disk is full; free some space" if full else f"{error}; choose another place"

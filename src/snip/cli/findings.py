@@ -134,7 +134,10 @@ def _report(masks: Masks, model: str | None, dataset: str | None) -> Report | No
     """The full report, if the network is named and the masks are indeed its own."""
     network = network_of(masks, model, dataset)
     try:
-        return None if network is None else report(network, masks)
+        if network is None:
+            return None
+        masks.apply(network)  # a fresh network, which only lends its structure
+        return report(network, masks)
     except InputError:
         if model is not None:
             raise

@@ -21,6 +21,7 @@ from snip.cli.options import DataDir, Device, Download, Threads, option, switch
 from snip.report_text import percent
 from snip.runs import RunConfig, RunResult, resolve_model, run
 from snip.runs.folder import CONFIG, RESULT, require_own
+from snip.training.journal import CHECKPOINT
 
 DETAILS = (
     "The folder is named by the configuration, so the same command goes on where it was "
@@ -75,9 +76,13 @@ def command(
     if dry_run:
         _show_plan(config, place)
         return
+    require_own(place, config)
     if resume and (place / RESULT).exists():
         remark(f"{place} is finished already: this is its result. --no-resume runs it again.")
     else:
+        if resume and (place / CONFIG).exists():
+            going = "goes on from" if (place / CHECKPOINT).exists() else "had come to no"
+            remark(f"{place} was begun before: it {going} its last checkpoint.")
         # A slip in the network's name is told before the data is read or fetched.
         resolve_model(config.model, config.dataset)
     show_result(
