@@ -91,18 +91,20 @@ class _Keep:
         self.indices = torch.nonzero(mask.reshape(-1)).flatten() if few else None
         self.gradient_hook: Any = None
 
-    @torch.no_grad()
     def zero_(self, tensor: torch.Tensor) -> None:
         """Exact zeros (also over NaN and -0.0) where the mask is False; the rest untouched."""
+        # Runs for every parameter in every step: few calls, and none that tracks gradients.
+        tensor = tensor.detach()
         if self.mask.device != tensor.device:
             self._move(tensor.device)
-        if self.indices is not None and tensor.is_contiguous():
-            flat = tensor.view(-1)
-            kept = flat[self.indices]
-            flat.zero_()
-            flat[self.indices] = kept
-        else:
+        if self.indices is None or not tensor.is_contiguous():
             torch.where(self.mask, tensor, tensor.new_zeros(()), out=tensor)
+        elif not len(self.indices):
+            tensor.zero_()
+        else:
+            flat = tensor.view(-1)
+            kept = flat.index_select(0, self.indices)
+            flat.zero_().index_copy_(0, self.indices, kept)
 
     def watch_gradient(self, parameter: torch.Tensor) -> None:
         """Have the gradient zeroed as it comes in."""
