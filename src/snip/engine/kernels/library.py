@@ -33,8 +33,6 @@ SIGNATURES: dict[str, list[Any]] = {
     "norm_backward": [P, P, P, P, P, P, P, P, P, L, L, L, L, D, N, N, N],
     "max_pool": [P, P, P, P, L, L, N],
     "max_pool_backward": [P, P, P, P, L, L, N],
-    "mean_pool": [P, P, L, L, L, L, L, N],
-    "mean_pool_backward": [P, L, P, L, L, L, L, N],
     "relu_backward": [P, P, P, P, L, L, L, L, N],
     "lstm_forward": [P, P, P, P, L, P, L, P, L, L, L, L, N],
     "lstm_backward": [P, P, P, P, P, P, L, P, L, P, L, P, P, L, L, L, L, N],

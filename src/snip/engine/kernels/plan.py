@@ -73,7 +73,8 @@ class ConvPlan:
 def _arrange(taps: Taps, vector: int, costs: Costs) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     top, left = (int(a.min()) if a.size else 0 for a in (taps.row, taps.col))
     span = tuple(int(np.ptp(a)) + 1 if a.size else 1 for a in (taps.row, taps.col))
-    channels, local = np.unique(taps.channel, return_inverse=True)
+    used = np.bincount(taps.channel, minlength=taps.in_shape[0]) > 0
+    channels, local = np.flatnonzero(used), (np.cumsum(used) - 1)[taps.channel]
     live = np.bincount(taps.out, minlength=taps.outs)
     work = Workload(
         lanes=taps.lanes,
@@ -88,7 +89,7 @@ def _arrange(taps: Taps, vector: int, costs: Costs) -> tuple[dict[str, np.ndarra
     tiling = choose(work, costs)
     pack_h, pack_w, phases = packed_shape(work, tiling.rows, tiling.cols)
     chunk, inside = np.divmod(local, tiling.channels)
-    order = np.argsort(chunk * taps.outs + taps.out, kind="stable")
+    order = _sorted(_sorted(np.arange(len(chunk)), taps.out), chunk)
     phase, col = (taps.col - left) % taps.in_step[1], (taps.col - left) // taps.in_step[1]
     position = (inside * pack_h + taps.row - top) * pack_w + phase * (pack_w // phases) + col
     if pack_h * pack_w * tiling.channels * taps.lanes * 4 >= 2**31:
@@ -114,6 +115,13 @@ def _arrange(taps: Taps, vector: int, costs: Costs) -> tuple[dict[str, np.ndarra
     )
     kinds = {name: np.uint8 if name == "segment_place" else np.int32 for name in ARRAYS}
     return {n: np.ascontiguousarray(arrays[n], kinds[n]) for n in ARRAYS}, numbers
+
+
+def _sorted(order: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """The order, sorted by key without disturbing equals; numpy has a linear sort for 16 bits."""
+    small = key.size == 0 or key.max() < 2**16
+    keys = key[order].astype(np.uint16 if small else np.int64)
+    return order[np.argsort(keys, kind="stable")]
 
 
 def _segments(

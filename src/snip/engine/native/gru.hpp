@@ -7,22 +7,35 @@ static void gru_forward(const int32_t* rowptr, const int32_t* cols, const float*
                         int64_t h_row, int64_t hidden, int64_t batch, int64_t steps,
                         int32_t threads) {
     each_share(hidden, batch, steps, threads, [&](int64_t first, int64_t count) {
+        Share share(first, count);
+        float *now = share.buffer(2 * hidden), *next = now + hidden * share.row;
+        share.copy(now, h, h_row, hidden);
         for (int64_t t = 0; t < steps; t++) {
-            float *gx = from_x + t * batch, *gh = from_h + t * batch, *h0 = h + t * batch;
-            Product p{rowptr, cols, nullptr, values, h0 + first, h_row, bias, gh + first, gates_row, 0};
-            product_rows(p, count, 0, 3 * hidden);
-            each_cell(hidden, first, count, [&](int64_t j, int64_t b, int64_t n) {
-                int64_t gate = hidden * gates_row, at = j * gates_row + b;
-                vf reset = logistic_of(load_upto(gx + at, n) + load_upto(gh + at, n));
-                vf keep = logistic_of(load_upto(gx + at + gate, n) + load_upto(gh + at + gate, n));
-                vf cand = tanh_of(load_upto(gx + at + 2 * gate, n) +
-                                  reset * load_upto(gh + at + 2 * gate, n));
-                vf before = load_upto(h0 + j * h_row + b, n);
-                store_upto(gx + at, reset, n);
-                store_upto(gx + at + gate, keep, n);
-                store_upto(gx + at + 2 * gate, cand, n);
-                store_upto(h0 + batch + j * h_row + b, cand + keep * (before - cand), n);
-            });
+            Product p{rowptr, cols,      nullptr, values,
+                      now,    share.row, bias,    from_h + t * batch + first, gates_row, 0};
+            for (int64_t j = 0; j < hidden; j++) {
+                for (int64_t gate = 0; gate < 3; gate++)
+                    product_rows(p, count, gate * hidden + j, gate * hidden + j + 1);
+                int64_t apart = hidden * gates_row, at = j * gates_row + t * batch + first;
+                float *gx = from_x + at, *gh = from_h + at;
+                float* h1 = h + j * h_row + (t + 1) * batch + first;
+                for (int64_t b = 0; b < count; b += VL) {
+                    int64_t n = count - b;
+                    vf reset = logistic_of(load_upto(gx + b, n) + load_upto(gh + b, n));
+                    vf keep = logistic_of(load_upto(gx + apart + b, n) + load_upto(gh + apart + b, n));
+                    vf cand = tanh_of(load_upto(gx + 2 * apart + b, n) +
+                                      reset * load_upto(gh + 2 * apart + b, n));
+                    vf state = cand + keep * (load<vf>(now + j * share.row + b) - cand);
+                    store_upto(gx + b, reset, n);
+                    store_upto(gx + apart + b, keep, n);
+                    store_upto(gx + 2 * apart + b, cand, n);
+                    store_upto(h1 + b, state, n);
+                    store<vf>(next + j * share.row + b, state);
+                }
+            }
+            float* swap = now;
+            now = next;
+            next = swap;
         }
     });
 }
@@ -35,29 +48,35 @@ static void gru_backward(const int32_t* t_rowptr, const int32_t* t_cols, const i
                          const float* dh, int64_t dh_row, float* carry, int64_t carry_row,
                          int64_t hidden, int64_t batch, int64_t steps, int32_t threads) {
     each_share(hidden, batch, steps, threads, [&](int64_t first, int64_t count) {
+        Share share(first, count);
+        float* here = share.buffer(3 * hidden);  // d_h of this step
         for (int64_t t = steps - 1; t >= 0; t--) {
-            each_cell(hidden, first, count, [&](int64_t j, int64_t b, int64_t n) {
-                int64_t gate = hidden * gates_row, at = j * gates_row + t * batch + b;
-                vf one = splat<vf>(1.0f);
-                vf reset = load_upto(from_x + at, n), keep = load_upto(from_x + at + gate, n);
-                vf cand = load_upto(from_x + at + 2 * gate, n);
-                vf inner = load_upto(from_h + at + 2 * gate, n);
-                vf before = load_upto(h + j * h_row + t * batch + b, n);
-                vf d = load_upto(carry + j * carry_row + b, n);
-                if (dh) d += load_upto(dh + j * dh_row + t * batch + b, n);
-                vf d_cand = d * (one - keep) * (one - cand * cand);
-                vf d_reset = d_cand * inner * reset * (one - reset);
-                vf d_keep = d * (before - cand) * keep * (one - keep);
-                store_upto(d_x + at, d_reset, n);
-                store_upto(d_x + at + gate, d_keep, n);
-                store_upto(d_x + at + 2 * gate, d_cand, n);
-                store_upto(d_h + at, d_reset, n);
-                store_upto(d_h + at + gate, d_keep, n);
-                store_upto(d_h + at + 2 * gate, d_cand * reset, n);
-                store_upto(carry + j * carry_row + b, d * keep, n);
-            });
-            Product p{t_rowptr, t_cols, t_order, values, d_h + t * batch + first, gates_row, nullptr,
-                      carry + first, carry_row, ACCUMULATE};
+            for (int64_t j = 0; j < hidden; j++) {
+                int64_t apart = hidden * gates_row, at = j * gates_row + t * batch + first;
+                const float *gx = from_x + at, *inner = from_h + at + 2 * apart;
+                const float* h0 = h + j * h_row + t * batch + first;
+                const float* d0 = dh ? dh + j * dh_row + t * batch + first : nullptr;
+                float* back = carry + j * carry_row + first;
+                for (int64_t b = 0; b < count; b += VL) {
+                    int64_t n = count - b;
+                    vf one = splat<vf>(1.0f), d = load_upto(back + b, n), d_gate[3];
+                    vf reset = load_upto(gx + b, n), keep = load_upto(gx + apart + b, n);
+                    vf cand = load_upto(gx + 2 * apart + b, n);
+                    if (d0) d += load_upto(d0 + b, n);
+                    vf d_cand = d * (one - keep) * (one - cand * cand);
+                    d_gate[0] = d_cand * load_upto(inner + b, n) * reset * (one - reset);
+                    d_gate[1] = d * (load_upto(h0 + b, n) - cand) * keep * (one - keep);
+                    d_gate[2] = d_cand * reset;
+                    store_upto(back + b, d * keep, n);
+                    SNIP_UNROLL for (int i = 0; i < 3; i++) {
+                        store_upto(d_x + at + i * apart + b, i < 2 ? d_gate[i] : d_cand, n);
+                        store_upto(d_h + at + i * apart + b, d_gate[i], n);
+                        store<vf>(here + (i * hidden + j) * share.row + b, d_gate[i]);
+                    }
+                }
+            }
+            Product p{t_rowptr, t_cols, t_order, values, here, share.row, nullptr, carry + first,
+                      carry_row, ACCUMULATE};
             product_rows(p, count, 0, hidden);
         }
     });

@@ -2,7 +2,9 @@
 // name that SNIP_KERNELS accepts) and is compiled with that set's flags. Only C headers here: an
 // inline function of the C++ library compiled for a newer set could be the copy the linker keeps.
 #include <stdint.h>
-#include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #include "conv_plan.hpp"
 #include "parallel.hpp"

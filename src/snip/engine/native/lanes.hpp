@@ -1,16 +1,26 @@
 // Walking planes of the blocked layout [blocks, C, H * W, lanes]: partial vectors, and the lanes of
 // the last block that lie beyond the batch.
 
+// The first n < VL floats of a vector; nothing beyond them is touched.
 static inline vf load_part(const float* p, int64_t n) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_maskz_loadu_ps(__mmask16((1u << n) - 1), p);
+#elif defined(__AVX2__)
+    static const int32_t keep[2 * VL] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    return (vf)_mm256_maskload_ps(p, _mm256_loadu_si256((const __m256i*)(keep + VL - n)));
+#else
     float lanes[VL] = {};
     for (int64_t j = 0; j < n; j++) lanes[j] = p[j];
     return load<vf>(lanes);
+#endif
 }
 
 static inline void store_part(float* p, vf v, int64_t n) {
     float lanes[VL];
     store<vf>(lanes, v);
-    for (int64_t j = 0; j < n; j++) p[j] = lanes[j];
+    int64_t j = 0;
+    for (; j + 4 <= n; j += 4) store<v4>(p + j, load<v4>(lanes + j));
+    for (; j < n; j++) p[j] = lanes[j];
 }
 
 // Loads or stores a whole vector, or the first n floats of one.
@@ -39,6 +49,7 @@ struct LaneMask {
     bool whole;
 
     LaneMask(int64_t lanes_, int64_t valid) : lanes(lanes_), whole(valid >= lanes_) {
+        if (whole) return;  // nearly always
         for (int64_t j = 0; j < 64; j++) keep[j] = j % lanes < valid ? -1 : 0;
     }
     vi at(int64_t i) const { return *reinterpret_cast<const vi_any*>(keep + (lanes > VL ? i % lanes : 0)); }
@@ -48,7 +59,7 @@ struct LaneMask {
 // those outside `keep` are padding of the batch.
 template <class F>
 static inline void each_vector(int64_t plane, const LaneMask& mask, F body) {
-    vi all = LaneMask(1, 1).at(0);
+    vi all = vi{} - 1;
     for (int64_t i = 0; i < plane; i += VL) body(i, plane - i, mask.whole ? all : mask.at(i));
 }
 

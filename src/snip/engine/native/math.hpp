@@ -1,5 +1,5 @@
-// exp, logistic and tanh on vectors, to about one unit in the last place of single precision
-// (polynomials of the Cephes library).
+// exp, logistic and tanh on vectors, to a few units in the last place of single precision (exp: the
+// polynomial of the Cephes library).
 
 static inline vf exp_of(vf x) {
     vf low = splat<vf>(-87.33654f), high = splat<vf>(88.02969f);
@@ -24,16 +24,22 @@ static inline vf logistic_of(vf x) {
     return one / (one + exp_of(-x));
 }
 
+// A quotient of polynomials (as in Eigen), good to a few units in the last place; +-1 beyond 7.9.
 static inline vf tanh_of(vf x) {
-    vf one = splat<vf>(1.0f), two = splat<vf>(2.0f), z = x * x;
-    vi sign = (vi)x & (vi{} + INT32_MIN);
-    vf size = (vf)((vi)x ^ sign);
-    vf p = splat<vf>(-5.70498872745e-3f);
-    p = p * z + splat<vf>(2.06390887954e-2f);
-    p = p * z + splat<vf>(-5.37397155531e-2f);
-    p = p * z + splat<vf>(1.33314422036e-1f);
-    p = p * z + splat<vf>(-3.33332819422e-1f);
-    vf small = p * z * x + x;
-    vf large = one - two / (exp_of(two * size) + one);
-    return size < splat<vf>(0.625f) ? small : (vf)((vi)large | sign);
+    vf limit = splat<vf>(7.90531110763549805f);
+    vf c = x < -limit ? -limit : x;
+    c = c > limit ? limit : c;
+    vf z = c * c;
+    vf p = splat<vf>(-2.76076847742355e-16f);
+    p = p * z + splat<vf>(2.00018790482477e-13f);
+    p = p * z + splat<vf>(-8.60467152213735e-11f);
+    p = p * z + splat<vf>(5.12229709037114e-08f);
+    p = p * z + splat<vf>(1.48572235717979e-05f);
+    p = p * z + splat<vf>(6.37261928875436e-04f);
+    p = p * z + splat<vf>(4.89352455891786e-03f);
+    vf q = splat<vf>(1.19825839466702e-06f);
+    q = q * z + splat<vf>(1.18534705686654e-04f);
+    q = q * z + splat<vf>(2.26843463243900e-03f);
+    q = q * z + splat<vf>(4.89352518554385e-03f);
+    return z < splat<vf>(1.6e-7f) ? x : c * p / q;  // |x| < 0.0004 is its own tanh
 }

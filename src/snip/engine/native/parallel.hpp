@@ -20,6 +20,6 @@ static inline void parallel(int64_t tasks, int threads, F& body) {
 // same time apart. New memory is zero.
 float* scratch(int slot, int64_t floats);
 
-enum ScratchSlot { PACKED_INPUT, PARTIAL_OUTPUT, ENTRIES, MASKED, PARTIAL_SUMS, SLOTS };
+enum ScratchSlot { PACKED_INPUT, PARTIAL_OUTPUT, ENTRIES, MASKED, PARTIAL_SUMS, STATE, SLOTS };
 
 }  // namespace snip

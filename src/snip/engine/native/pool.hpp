@@ -5,112 +5,122 @@ struct Window {
         dilation_w;
 };
 
-typedef uint8_t vb __attribute__((vector_size(VL)));
 typedef uint8_t vb_any __attribute__((vector_size(VL), aligned(1), may_alias));
 
-// One output position: the largest of its window per lane, and which of the window it was.
-template <class V, class Int, class Byte>
-static inline void pool_position(const Window& w, const float* plane, int64_t oy, int64_t ox,
-                                 int64_t lanes, float* y, uint8_t* which) {
-    for (int64_t j = 0; j < lanes; j += Width<V>::lanes) {
-        V best = splat<V>(-__builtin_inff());
-        Int place = Int{} - 1;
-        for (int32_t ky = 0; ky < w.kernel_h; ky++) {
-            int64_t row = oy * w.stride_h - w.pad_h + ky * w.dilation_h;
-            if (row < 0 || row >= w.in_h) continue;
-            for (int32_t kx = 0; kx < w.kernel_w; kx++) {
-                int64_t col = ox * w.stride_w - w.pad_w + kx * w.dilation_w;
-                if (col < 0 || col >= w.in_w) continue;
-                V v = load<V>(plane + (row * w.in_w + col) * lanes + j);
-                Int here = Int{} + (ky * w.kernel_w + kx);
-                // A NaN wins, as in torch; the first of a window wins over nothing yet (-inf).
-                auto wins = (v > best) | (v != v) | (place < Int{});
-                best = wins ? v : best;
-                place = wins ? here : place;
-            }
-        }
-        store<V>(y + j, best);
-        *reinterpret_cast<Byte*>(which + j) = __builtin_convertvector(place, vb);
-    }
-}
+// The part of a window that lies inside the plane: taps [first, last) along one axis, tap i at input
+// position start + i * step.
+struct Taps {
+    int32_t first, last;
+    int64_t start;
 
-static void pool_scalar(const Window& w, const float* plane, int64_t oy, int64_t ox, int64_t lanes,
-                        float* y, uint8_t* which) {
-    for (int64_t j = 0; j < lanes; j++) {
+    Taps(int64_t out, int32_t stride, int32_t pad, int32_t taps, int32_t step, int32_t size)
+        : first(0), last(taps), start(out * stride - pad) {
+        while (first < taps && start + int64_t(first) * step < 0) first++;
+        while (last > first && start + int64_t(last - 1) * step >= size) last--;
+    }
+};
+
+struct Patch {
+    const Window& w;
+    Taps rows, cols;
+
+    Patch(const Window& window, int64_t oy, int64_t ox)
+        : w(window),
+          rows(oy, w.stride_h, w.pad_h, w.kernel_h, w.dilation_h, w.in_h),
+          cols(ox, w.stride_w, w.pad_w, w.kernel_w, w.dilation_w, w.in_w) {}
+    // Calls body(number within the window, input position).
+    template <class F>
+    void each(F body) const {
+        for (int32_t ky = rows.first; ky < rows.last; ky++)
+            for (int32_t kx = cols.first; kx < cols.last; kx++)
+                body(ky * w.kernel_w + kx, (rows.start + int64_t(ky) * w.dilation_h) * w.in_w +
+                                               cols.start + int64_t(kx) * w.dilation_w);
+    }
+};
+
+// One output position: the largest of its window per lane, and which of the window it was. A NaN
+// wins, as in torch; anything wins over nothing yet.
+static void pool_position(const Patch& patch, const float* plane, int64_t lanes, float* y,
+                          uint8_t* which) {
+    int64_t j = 0;
+    for (; j + VL <= lanes; j += VL) {
+        vf best = splat<vf>(-__builtin_inff());
+        vi place = vi{} - 1;
+        patch.each([&](int32_t k, int64_t position) {
+            vf v = load<vf>(plane + position * lanes + j);
+            vi wins = (v > best) | (v != v) | (place < vi{});
+            best = wins ? v : best;
+            place = wins ? vi{} + k : place;
+        });
+        store<vf>(y + j, best);
+        *reinterpret_cast<vb_any*>(which + j) = __builtin_convertvector(place, vb_any);
+    }
+    for (; j < lanes; j++) {
         float best = -__builtin_inff();
         int32_t place = -1;
-        for (int32_t k = 0; k < w.kernel_h * w.kernel_w; k++) {
-            int64_t row = oy * w.stride_h - w.pad_h + k / w.kernel_w * w.dilation_h;
-            int64_t col = ox * w.stride_w - w.pad_w + k % w.kernel_w * w.dilation_w;
-            if (row < 0 || row >= w.in_h || col < 0 || col >= w.in_w) continue;
-            float v = plane[(row * w.in_w + col) * lanes + j];
-            if (v > best || v != v || place < 0) {
-                best = v;
-                place = k;
-            }
-        }
+        patch.each([&](int32_t k, int64_t position) {
+            float v = plane[position * lanes + j];
+            if (!(v > best || v != v || place < 0)) return;
+            best = v;
+            place = k;
+        });
         y[j] = best;
         which[j] = uint8_t(place);
     }
 }
 
-// Largest of each window; `which` keeps its number within the window (at most 255 of them).
-static void max_pool(const float* x, float* y, uint8_t* which, const Window* window, int64_t planes,
-                     int64_t lanes, int32_t threads) {
-    const Window& w = *window;
-    int64_t in = int64_t(w.in_h) * w.in_w * lanes, out = int64_t(w.out_h) * w.out_w * lanes;
-    auto* position = lanes % VL ? pool_scalar : pool_position<vf, vi, vb_any>;
-    auto body = [&](int64_t p) {
+// Gives dy of one output position back to the input it came from: added, or with ALONE, when every
+// input lies in exactly one window, simply written.
+template <bool ALONE>
+static void unpool_position(const Patch& patch, const float* dy, const uint8_t* which, int64_t lanes,
+                            float* plane) {
+    int64_t j = 0;
+    for (; j + VL <= lanes; j += VL) {
+        vi place = __builtin_convertvector(*reinterpret_cast<const vb_any*>(which + j), vi);
+        vf d = load<vf>(dy + j);
+        patch.each([&](int32_t k, int64_t position) {
+            float* to = plane + position * lanes + j;
+            vf here = keep_lanes(d, place == k);
+            store<vf>(to, ALONE ? here : load<vf>(to) + here);
+        });
+    }
+    for (; j < lanes; j++)
+        patch.each([&](int32_t k, int64_t position) {
+            float here = which[j] == k ? dy[j] : 0.0f, *to = plane + position * lanes + j;
+            *to = ALONE ? here : *to + here;
+        });
+}
+
+// Runs body(plane, position, patch) over every output position of every plane.
+template <class F>
+static inline void each_patch(const Window& w, int64_t planes, int64_t lanes, int threads, F body) {
+    auto one = [&](int64_t plane) {
         for (int64_t oy = 0; oy < w.out_h; oy++)
-            for (int64_t ox = 0; ox < w.out_w; ox++) {
-                int64_t at = p * out + (oy * w.out_w + ox) * lanes;
-                position(w, x + p * in, oy, ox, lanes, y + at, which + at);
-            }
+            for (int64_t ox = 0; ox < w.out_w; ox++)
+                body(plane, (plane * w.out_h + oy) * w.out_w + ox, Patch(w, oy, ox));
     };
-    snip::parallel(planes, planes * in < SERIAL_WORK ? 1 : threads, body);
+    snip::parallel(planes, planes * w.in_h * w.in_w * lanes < SERIAL_WORK ? 1 : threads, one);
 }
 
-static void max_pool_backward(const float* dy, const uint8_t* which, float* dx, const Window* window,
-                              int64_t planes, int64_t lanes, int32_t threads) {
-    const Window& w = *window;
-    int64_t in = int64_t(w.in_h) * w.in_w * lanes, out = int64_t(w.out_h) * w.out_w * lanes;
-    auto body = [&](int64_t p) {
-        float* plane = dx + p * in;
-        zero_floats(plane, in);
-        for (int64_t i = 0; i < out; i++) {
-            int64_t position = i / lanes, k = which[p * out + i];
-            int64_t row = position / w.out_w * w.stride_h - w.pad_h + k / w.kernel_w * w.dilation_h;
-            int64_t col = position % w.out_w * w.stride_w - w.pad_w + k % w.kernel_w * w.dilation_w;
-            plane[(row * w.in_w + col) * lanes + i % lanes] += dy[p * out + i];
-        }
-    };
-    snip::parallel(planes, planes * in < SERIAL_WORK ? 1 : threads, body);
-}
-
-// Mean of each plane to feature-major [channels, batch].
-static void mean_pool(const float* x, float* y, int64_t y_row, int64_t channels, int64_t plane,
-                      int64_t lanes, int64_t batch, int32_t threads) {
-    Blocks b{channels, plane, lanes, batch};
-    each_channel(b, threads, [&](int64_t c) {
-        for (int64_t n = 0; n < batch; n++) {
-            const float* from = x + b.at(n / lanes, c) + n % lanes;
-            float total = 0;
-            for (int64_t i = 0; i < plane; i += lanes) total += from[i];
-            y[c * y_row + n] = total / float(plane / lanes);
-        }
+// Largest of each window; `which` keeps its number within the window (at most 255 of them).
+static void max_pool(const float* x, float* y, uint8_t* which, const Window* w, int64_t planes,
+                     int64_t lanes, int32_t threads) {
+    int64_t in = int64_t(w->in_h) * w->in_w * lanes;
+    each_patch(*w, planes, lanes, threads, [&](int64_t plane, int64_t at, const Patch& patch) {
+        pool_position(patch, x + plane * in, lanes, y + at * lanes, which + at * lanes);
     });
 }
 
-static void mean_pool_backward(const float* dy, int64_t dy_row, float* dx, int64_t channels,
-                               int64_t plane, int64_t lanes, int64_t batch, int32_t threads) {
-    Blocks b{channels, plane, lanes, batch};
-    each_channel(b, threads, [&](int64_t c) {
-        for (int64_t block = 0; block < b.count(); block++) {
-            float* to = dx + b.at(block, c);
-            for (int64_t j = 0; j < lanes; j++)
-                to[j] = j < b.valid(block) ? dy[c * dy_row + block * lanes + j] / float(plane / lanes) : 0;
-            for (int64_t i = lanes; i < plane; i++) to[i] = to[i - lanes];
-        }
+static void max_pool_backward(const float* dy, const uint8_t* which, float* dx, const Window* w,
+                              int64_t planes, int64_t lanes, int32_t threads) {
+    int64_t in = int64_t(w->in_h) * w->in_w * lanes, out = int64_t(w->out_h) * w->out_w;
+    bool alone = w->kernel_h == w->stride_h && w->kernel_w == w->stride_w && w->dilation_h == 1 &&
+                 w->dilation_w == 1 && w->pad_h == 0 && w->pad_w == 0 &&
+                 w->out_h * w->stride_h >= w->in_h && w->out_w * w->stride_w >= w->in_w;
+    auto* unpool = alone ? unpool_position<true> : unpool_position<false>;
+    each_patch(*w, planes, lanes, threads, [&](int64_t plane, int64_t at, const Patch& patch) {
+        if (!alone && at == plane * out) zero_floats(dx + plane * in, in);
+        unpool(patch, dy + at * lanes, which + at * lanes, lanes, dx + plane * in);
     });
 }
 

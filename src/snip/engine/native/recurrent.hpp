@@ -16,38 +16,58 @@ static inline void each_share(int64_t hidden, int64_t batch, int64_t steps, int 
     snip::parallel(shares, threads, share);
 }
 
-// One row of h after another, VL columns at a time: body(row, column, columns left).
-template <class F>
-static inline void each_cell(int64_t hidden, int64_t first, int64_t count, F body) {
-    for (int64_t j = 0; j < hidden; j++)
-        for (int64_t b = 0; b < count; b += VL) body(j, first + b, count - b);
-}
+// Between steps a thread keeps its share of what the next product reads in a buffer of its own: in
+// the caller's buffers a step's rows lie pages apart.
+struct Share {
+    int64_t first, count, row;  // columns of the batch, and floats per row of the buffer
+
+    Share(int64_t first_, int64_t count_) : first(first_), count(count_), row(ceil_div(count_, 16) * 16) {}
+    float* buffer(int64_t rows) const { return snip::scratch(snip::STATE, rows * row); }
+    void copy(float* to, const float* from, int64_t from_row, int64_t rows) const {
+        for (int64_t j = 0; j < rows; j++) copy_floats(to + j * row, from + j * from_row + first, count);
+    }
+};
 
 static void lstm_forward(const int32_t* rowptr, const int32_t* cols, const float* values,
                          float* gates, int64_t gates_row, float* h, int64_t h_row, float* c,
                          int64_t c_row, int64_t hidden, int64_t batch, int64_t steps,
                          int32_t threads) {
     each_share(hidden, batch, steps, threads, [&](int64_t first, int64_t count) {
+        Share share(first, count);
+        float* now = share.buffer(2 * hidden + 4);  // h of this step and of the next, four gates
+        float *next = now + hidden * share.row, *four = next + hidden * share.row;
+        share.copy(now, h, h_row, hidden);
         for (int64_t t = 0; t < steps; t++) {
-            float* g = gates + t * batch;
-            float *h0 = h + t * batch, *c0 = c + t * batch;
-            Product p{rowptr, cols, nullptr, values, h0 + first, h_row, nullptr, g + first, gates_row,
-                      ACCUMULATE};
-            product_rows(p, count, 0, 4 * hidden);
-            each_cell(hidden, first, count, [&](int64_t j, int64_t b, int64_t n) {
-                float* at = g + j * gates_row + b;
-                int64_t gate = hidden * gates_row;
-                vf in = logistic_of(load_upto(at, n)), keep = logistic_of(load_upto(at + gate, n));
-                vf cand = tanh_of(load_upto(at + 2 * gate, n));
-                vf out = logistic_of(load_upto(at + 3 * gate, n));
-                vf cell = keep * load_upto(c0 + j * c_row + b, n) + in * cand;
-                store_upto(at, in, n);
-                store_upto(at + gate, keep, n);
-                store_upto(at + 2 * gate, cand, n);
-                store_upto(at + 3 * gate, out, n);
-                store_upto(c0 + batch + j * c_row + b, cell, n);
-                store_upto(h0 + batch + j * h_row + b, out * tanh_of(cell), n);
-            });
+            Product p{rowptr, cols, nullptr, values, now, share.row, nullptr, four, 0, ACCUMULATE};
+            for (int64_t j = 0; j < hidden; j++) {
+                for (int64_t gate = 0; gate < 4; gate++) {
+                    int64_t row = gate * hidden + j;
+                    p.y = four + gate * share.row;
+                    copy_floats(p.y, gates + row * gates_row + t * batch + first, count);
+                    product_rows(p, count, row, row + 1);
+                }
+                float* at = gates + j * gates_row + t * batch + first;
+                float *h1 = h + j * h_row + (t + 1) * batch + first, *c0 = c + j * c_row + t * batch + first;
+                int64_t apart = hidden * gates_row;
+                for (int64_t b = 0; b < count; b += VL) {
+                    int64_t n = count - b;
+                    vf in = logistic_of(load_upto(four + b, n));
+                    vf keep = logistic_of(load_upto(four + share.row + b, n));
+                    vf cand = tanh_of(load_upto(four + 2 * share.row + b, n));
+                    vf out = logistic_of(load_upto(four + 3 * share.row + b, n));
+                    vf cell = keep * load_upto(c0 + b, n) + in * cand, state = out * tanh_of(cell);
+                    store_upto(at + b, in, n);
+                    store_upto(at + apart + b, keep, n);
+                    store_upto(at + 2 * apart + b, cand, n);
+                    store_upto(at + 3 * apart + b, out, n);
+                    store_upto(c0 + batch + b, cell, n);
+                    store_upto(h1 + b, state, n);
+                    store<vf>(next + j * share.row + b, state);
+                }
+            }
+            float* swap = now;
+            now = next;
+            next = swap;
         }
     });
 }
@@ -60,27 +80,35 @@ static void lstm_backward(const int32_t* t_rowptr, const int32_t* t_cols, const 
                           float* carry_h, float* carry_c, int64_t carry_row, int64_t hidden,
                           int64_t batch, int64_t steps, int32_t threads) {
     each_share(hidden, batch, steps, threads, [&](int64_t first, int64_t count) {
+        Share share(first, count);
+        float* here = share.buffer(4 * hidden);  // dgates of this step
         for (int64_t t = steps - 1; t >= 0; t--) {
-            const float* c0 = c + t * batch;
-            each_cell(hidden, first, count, [&](int64_t j, int64_t b, int64_t n) {
-                int64_t gate = hidden * gates_row, at = j * gates_row + t * batch + b;
-                vf one = splat<vf>(1.0f);
-                vf in = load_upto(gates + at, n), keep = load_upto(gates + at + gate, n);
-                vf cand = load_upto(gates + at + 2 * gate, n), out = load_upto(gates + at + 3 * gate, n);
-                vf squashed = tanh_of(load_upto(c0 + batch + j * c_row + b, n));
-                vf d = load_upto(carry_h + j * carry_row + b, n);
-                if (dh) d += load_upto(dh + j * dh_row + t * batch + b, n);
-                vf dc = load_upto(carry_c + j * carry_row + b, n) +
-                        d * out * (one - squashed * squashed);
-                vf before = load_upto(c0 + j * c_row + b, n);
-                store_upto(dgates + at, dc * cand * in * (one - in), n);
-                store_upto(dgates + at + gate, dc * before * keep * (one - keep), n);
-                store_upto(dgates + at + 2 * gate, dc * in * (one - cand * cand), n);
-                store_upto(dgates + at + 3 * gate, d * squashed * out * (one - out), n);
-                store_upto(carry_c + j * carry_row + b, dc * keep, n);
-            });
-            Product p{t_rowptr, t_cols, t_order, values, dgates + t * batch + first, gates_row, nullptr,
-                      carry_h + first, carry_row, 0};
+            for (int64_t j = 0; j < hidden; j++) {
+                int64_t apart = hidden * gates_row, at = j * gates_row + t * batch + first;
+                const float* c0 = c + j * c_row + t * batch + first;
+                const float* d0 = dh ? dh + j * dh_row + t * batch + first : nullptr;
+                float *ch = carry_h + j * carry_row + first, *cc = carry_c + j * carry_row + first;
+                for (int64_t b = 0; b < count; b += VL) {
+                    int64_t n = count - b;
+                    vf one = splat<vf>(1.0f), gate[4], d_gate[4];
+                    SNIP_UNROLL for (int i = 0; i < 4; i++) gate[i] = load_upto(gates + at + i * apart + b, n);
+                    vf in = gate[0], keep = gate[1], cand = gate[2], out = gate[3];
+                    vf squashed = tanh_of(load_upto(c0 + batch + b, n)), d = load_upto(ch + b, n);
+                    if (d0) d += load_upto(d0 + b, n);
+                    vf dc = load_upto(cc + b, n) + d * out * (one - squashed * squashed);
+                    d_gate[0] = dc * cand * in * (one - in);
+                    d_gate[1] = dc * load_upto(c0 + b, n) * keep * (one - keep);
+                    d_gate[2] = dc * in * (one - cand * cand);
+                    d_gate[3] = d * squashed * out * (one - out);
+                    store_upto(cc + b, dc * keep, n);
+                    SNIP_UNROLL for (int i = 0; i < 4; i++) {
+                        store_upto(dgates + at + i * apart + b, d_gate[i], n);
+                        store<vf>(here + (i * hidden + j) * share.row + b, d_gate[i]);
+                    }
+                }
+            }
+            Product p{t_rowptr, t_cols, t_order, values, here, share.row, nullptr, carry_h + first,
+                      carry_row, 0};
             product_rows(p, count, 0, hidden);
         }
     });

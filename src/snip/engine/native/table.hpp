@@ -16,8 +16,6 @@
     X(norm_backward) \
     X(max_pool) \
     X(max_pool_backward) \
-    X(mean_pool) \
-    X(mean_pool_backward) \
     X(relu_backward) \
     X(lstm_forward) \
     X(lstm_backward) \
