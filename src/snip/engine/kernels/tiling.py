@@ -1,6 +1,6 @@
 """Chooses the tile of outputs and the chunk of input channels of a sparse convolution.
 
-A model of the cycles spent, whose terms and weights were fitted to some 900 timed combinations of
+A model of the cycles spent, whose terms and weights were fitted to some 1,300 timed combinations of
 layer, density and tiling (mean error 10%): multiply-adds whose operand comes from the first- or
 second-level cache, partial sums passed between chunks, starting a segment, packing.
 """
@@ -27,8 +27,8 @@ class Costs:
     packed: float  # per packed vector
 
 
-FORWARD = Costs(14, 0.63, 1.07, 1.25, 0.92, 1.7, 52.0, 3.2)
-WEIGHTS = Costs(12, 0.57, 1.02, 1.23, 2.65, 2.8, 35.0, 4.3)
+FORWARD = Costs(14, 0.63, 1.1, 1.4, 0.9, 1.4, 60.0, 7.5)
+WEIGHTS = Costs(12, 0.75, 1.15, 1.3, 1.9, 2.5, 30.0, 7.0)
 
 
 @dataclass(frozen=True)

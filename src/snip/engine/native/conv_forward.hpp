@@ -197,11 +197,16 @@ static void conv_tile(const ConvOutput& o, const float* x, const TilePlace& t, c
         if (p.silent[i] >= from && p.silent[i] < to) spread(o, t, p.silent[i], nullptr, 0);
 }
 
+static int64_t conv_work(const ConvPlan& p, int64_t batch) {
+    return p.entries * int64_t(p.grid_h) * p.grid_w * ceil_div(batch, p.lanes) * p.lanes;
+}
+
 // y = convolution of x (+ bias) (then ReLU), both tensors [ceil(batch/lanes), C, H, W, lanes].
 static void conv_forward(const ConvPlan* plan, const float* values, const float* x,
                          const float* bias, float* y, int64_t batch, int32_t relu,
                          int32_t threads) {
     const ConvPlan& p = *plan;
+    threads = conv_work(p, batch) < SERIAL_WORK ? 1 : threads;
     ConvOutput o{p, bias, y, relu != 0};
     Entry* entries = reinterpret_cast<Entry*>(snip::scratch(snip::ENTRIES, 2 * p.entries));
     auto gather = [&](int64_t part) {

@@ -115,6 +115,7 @@ static void conv_weights(const ConvPlan* plan, const float* x, const float* dy, 
                          int64_t batch, int32_t threads) {
     const ConvPlan& p = *plan;
     if (p.entries == 0) return;
+    threads = conv_work(p, batch) < SERIAL_WORK ? 1 : threads;
     int32_t* starts = reinterpret_cast<int32_t*>(snip::scratch(snip::ENTRIES, p.segments + 1));
     int64_t groups = group_segments(p, starts);
     int64_t units = ceil_div(batch, p.lanes) * tiles_of(p);

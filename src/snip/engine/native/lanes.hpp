@@ -66,5 +66,5 @@ static inline void each_vector(int64_t plane, const LaneMask& mask, F body) {
 // Runs body(channel) for every channel, on several threads when there is enough to do.
 template <class F>
 static inline void each_channel(const Blocks& b, int threads, F body) {
-    snip::parallel(b.channels, b.work() < SERIAL_WORK ? 1 : threads, body);
+    snip::parallel(b.channels, b.work() < SERIAL_MOVES ? 1 : threads, body);
 }

@@ -34,7 +34,7 @@ static void transpose(const float* from, int64_t from_row, float* to, int64_t to
             transpose_tile(from + r * from_row + c, from_row, to + c * to_row + r, to_row, end - r,
                            least(TILE, cols - c));
     };
-    snip::parallel(across * down, rows * cols < SERIAL_WORK ? 1 : threads, body);
+    snip::parallel(across * down, rows * cols < SERIAL_MOVES ? 1 : threads, body);
 }
 
 // [batch, features] to [blocks, features, lanes], zero beyond the batch.
@@ -48,7 +48,7 @@ static void rows_to_blocks(const float* rows, float* blocks, int64_t features, i
         transpose_tile(rows + block * lanes * features + f, features, to, lanes, valid, count);
         if (valid < lanes) drop_lanes(to, count, lanes, valid);
     };
-    snip::parallel(across * down, features * batch < SERIAL_WORK ? 1 : threads, body);
+    snip::parallel(across * down, features * batch < SERIAL_MOVES ? 1 : threads, body);
 }
 
 static void blocks_to_rows(const float* blocks, float* rows, int64_t features, int64_t lanes,
@@ -60,7 +60,7 @@ static void blocks_to_rows(const float* blocks, float* rows, int64_t features, i
                        rows + block * lanes * features + f, features, count,
                        least(lanes, batch - block * lanes));
     };
-    snip::parallel(across * down, features * batch < SERIAL_WORK ? 1 : threads, body);
+    snip::parallel(across * down, features * batch < SERIAL_MOVES ? 1 : threads, body);
 }
 
 // [blocks, features, lanes] to feature-major [features, batch].
@@ -72,7 +72,7 @@ static void blocks_to_features(const float* blocks, float* out, int64_t out_row,
                 copy_floats(out + f * out_row + b, blocks + (b / lanes * features + f) * lanes,
                             least(lanes, batch - b));
     };
-    snip::parallel(ceil_div(features, TILE), features * batch < SERIAL_WORK ? 1 : threads, body);
+    snip::parallel(ceil_div(features, TILE), features * batch < SERIAL_MOVES ? 1 : threads, body);
 }
 
 static void features_to_blocks(const float* in, int64_t in_row, float* blocks, int64_t features,
@@ -86,5 +86,5 @@ static void features_to_blocks(const float* in, int64_t in_row, float* blocks, i
                 zero_floats(to + valid, lanes - valid);
             }
     };
-    snip::parallel(ceil_div(features, TILE), features * batch < SERIAL_WORK ? 1 : threads, body);
+    snip::parallel(ceil_div(features, TILE), features * batch < SERIAL_MOVES ? 1 : threads, body);
 }

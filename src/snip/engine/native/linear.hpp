@@ -98,11 +98,8 @@ static int64_t part_of_rows(const int32_t* rowptr, int64_t rows, int64_t part, i
     return low;
 }
 
-// Below this many multiply-adds waking another thread costs more than it saves.
-constexpr int64_t SERIAL_WORK = 1 << 16;
-
 static int64_t parts_for(int64_t work, int threads) {
-    return threads <= 1 || work < SERIAL_WORK ? 1 : most(1, least(4 * threads, work / (SERIAL_WORK / 4)));
+    return threads <= 1 || work < SERIAL_WORK ? 1 : least(4 * threads, work / PART_WORK);
 }
 
 static void linear_forward(const int32_t* rowptr, const int32_t* cols, const int32_t* order,

@@ -99,7 +99,7 @@ static inline void each_patch(const Window& w, int64_t planes, int64_t lanes, in
             for (int64_t ox = 0; ox < w.out_w; ox++)
                 body(plane, (plane * w.out_h + oy) * w.out_w + ox, Patch(w, oy, ox));
     };
-    snip::parallel(planes, planes * w.in_h * w.in_w * lanes < SERIAL_WORK ? 1 : threads, one);
+    snip::parallel(planes, planes * w.in_h * w.in_w * lanes < SERIAL_MOVES ? 1 : threads, one);
 }
 
 // Largest of each window; `which` keeps its number within the window (at most 255 of them).

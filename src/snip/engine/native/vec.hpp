@@ -137,3 +137,10 @@ static inline vf keep_lanes(vf v, vi keep) { return (vf)((vi)v & keep); }
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// When a second thread pays. It is there within microseconds while it spins after the last region;
+// once it sleeps, the scheduler may put it on the caller's own core, and the region then ends with
+// the caller's time slice (measured: 4 ms instead of 20 us). So small work is done alone.
+constexpr int64_t SERIAL_WORK = 1 << 20;   // multiply-adds, some 50 us
+constexpr int64_t SERIAL_MOVES = 1 << 18;  // floats read and written
+constexpr int64_t PART_WORK = 1 << 16;     // multiply-adds that make a task
