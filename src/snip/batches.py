@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -79,13 +79,16 @@ def batch_size(batch: Batch, dim: int = 0) -> int:
 
 def first_tensor(batch: Batch) -> torch.Tensor | None:
     """The first tensor found in a batch, depth first."""
-    if isinstance(batch, torch.Tensor):
-        return batch
-    if isinstance(batch, Mapping):
-        batch = list(batch.values())
-    if isinstance(batch, (tuple, list)):
-        return next((t for t in map(first_tensor, batch) if t is not None), None)
-    return None
+    return next(tensors_in(batch), None)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in nested tuples, lists and mappings, depth first."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (Mapping, tuple, list)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(part)
 
 
 def checked_loss(loss: Any, index: int) -> torch.Tensor:

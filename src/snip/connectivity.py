@@ -17,6 +17,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 
+from snip.batches import tensors_in
 from snip.calling import arguments
 from snip.parameters import unwrap
 from snip.paths.probe import PathProbe
@@ -65,7 +66,7 @@ def _probe(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: Any) -> 
     args, kwargs = _entered(_one_sample(args), probe), _entered(kwargs, probe)
     with probe:
         output = functional_call(model, leaves | _others(model, leaves), args, kwargs)
-    outputs = [x for x in _tensors(output) if x.is_floating_point() and x.requires_grad]
+    outputs = [x for x in tensors_in(output) if x.is_floating_point() and x.requires_grad]
     effective, reached = _felt(leaves, outputs, probe.sources)
     dead, width = _dead_outputs(reached)
     return Connectivity(
@@ -145,14 +146,6 @@ def _entered(given: Any, probe: PathProbe) -> Any:
     if isinstance(given, (tuple, list)):
         return type(given)(_entered(value, probe) for value in given)
     return given
-
-
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, (Mapping, tuple, list)):
-        for value in output.values() if isinstance(output, Mapping) else output:
-            yield from _tensors(value)
 
 
 @contextmanager

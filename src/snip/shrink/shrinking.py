@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from snip import holding
+from snip.batches import tensors_in
 from snip.calling import call
 from snip.errors import InputError
 from snip.masks import Masks
@@ -133,14 +134,14 @@ def _compare(model: nn.Module, small: nn.Module, batch: Any) -> None:
     try:
         with undisturbed(small), torch.no_grad():
             small.eval()
-            after = list(_tensors(call(small, copied(batch))))
+            after = list(tensors_in(call(small, copied(batch))))
     except Exception as error:  # a user's forward may do anything at all
         raise InputError(
             f"{type(model).__name__} cannot be shrunk: its forward does not run with smaller "
             f"layers ({error}). Does it have a size written out, where x.shape would do?"
         ) from error
     with torch.no_grad():
-        before = list(_tensors(call(model, copied(batch))))
+        before = list(tensors_in(call(model, copied(batch))))
     if len(before) != len(after) or not all(map(_close, before, after)):
         raise InputError(
             f"{type(model).__name__} cannot be shrunk: with smaller layers its outputs differ. "
@@ -155,14 +156,6 @@ def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
     scale = torch.nan_to_num(a.abs()).max().clamp(min=1) if a.numel() else a.new_ones(())
     limit = torch.finfo(a.dtype).eps ** 0.5 * float(scale)
     return torch.allclose(a, b, rtol=0, atol=limit, equal_nan=True)
-
-
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, (Mapping, tuple, list)):
-        for value in output.values() if isinstance(output, Mapping) else output:
-            yield from _tensors(value)
 
 
 def _same_in_train_mode(model: nn.Module, traced: Traced, batch: Any) -> bool:

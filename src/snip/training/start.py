@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
-import numpy as np
 from torch import nn
 
 from snip.engine.engines import Choice, choose, choose_again
@@ -14,17 +12,6 @@ from snip.files import damaged, read_json, write_json
 from snip.masks import Masks, held_masks
 from snip.training.journal import ENGINE, MASKS
 from snip.training.parts import Data
-
-
-def fingerprint(masks: Masks | None) -> str | None:
-    """A digest of names, shapes and bits, or None without masks."""
-    if masks is None:
-        return None
-    digest = hashlib.sha256()
-    for name in sorted(masks):
-        bits = np.packbits(masks[name].numpy())
-        digest.update(f"{name}{tuple(masks[name].shape)}".encode() + bits.tobytes())
-    return digest.hexdigest()[:16]
 
 
 def hold(

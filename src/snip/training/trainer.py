@@ -32,7 +32,7 @@ from snip.training.parts import (
     train_step,
 )
 from snip.training.schedule import learning_rate
-from snip.training.start import fingerprint, hold, keep, on_engine
+from snip.training.start import hold, keep, on_engine
 from snip.training.state import State, Weights, snapshot
 from snip.undisturbed import restored_modes
 
@@ -84,7 +84,7 @@ def train(
         masks = hold(model, masks, folder, resume=resume)
         whole, (model, choice) = model, on_engine(model, data, engine, folder, resume=resume)
         optimizer, plain = make_optimizer(model, config), unwrap(model)
-        identity["masks"] = fingerprint(masks)
+        identity["masks"] = None if masks is None else masks.digest()
         journal = Journal(folder, identity, every=checkpoint_seconds)
         state = journal.open(plain, optimizer, resume=resume)
         keep(folder, masks, engine, choice)

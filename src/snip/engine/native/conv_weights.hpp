@@ -35,37 +35,36 @@ struct CorrelateTable {
 };
 static constexpr CorrelateTable correlate_table;
 
-// A copy of a tile of dy in whole vectors, zero in lanes beyond the batch and beyond the row: dy is
-// multiplied with everything in the packed input, and zero lanes there may meet anything here.
-static void clean_tile(const ConvPlan& p, const TilePlace& t, const float* dy, int64_t row_floats,
-                       float* clean) {
-    for (int64_t r = 0; r < t.rows; r++, clean += row_floats) {
-        zero_floats(clean, row_floats);
-        for (int64_t c = 0; c < t.cols; c++)
-            for (int64_t j = 0; j < t.valid; j++)
-                clean[c * p.lanes + j] = dy[(r * p.out_w + c) * p.lanes + j];
+// A tile of dy for outs [from, to), one after the other in whole vectors. Packed like the input and
+// for the same reasons: every chunk reads it again, and its channels lie a power of two apart. Lanes
+// beyond the batch and beyond the row are zero, so that they count for nothing.
+static void pack_gradient(const ConvPlan& p, const TilePlace& t, const float* dy, int64_t row_floats,
+                          int64_t from, int64_t to, float* packed) {
+    int64_t width = t.cols * p.lanes, dy_row = int64_t(p.out_w) * p.lanes;
+    for (int64_t out = from; out < to; out++) {
+        int64_t channel = t.block * p.out_channels + out;
+        const float* d = dy + (channel * p.out_h + t.row) * dy_row + t.col * p.lanes;
+        for (int64_t r = 0; r < t.rows; r++, packed += row_floats) {
+            copy_floats(packed, d + r * dy_row, width);
+            if (t.valid < p.lanes) drop_lanes(packed, t.cols, p.lanes, t.valid);
+            zero_floats(packed + width, row_floats - width);
+        }
     }
 }
 
+// One segment over the whole tile; d is its out's part of the packed gradient.
 static void correlate_segment(const ConvPlan& p, const TilePlace& t, const Registers& regs,
-                              int64_t segment, const float* dy, const float* packed, float* sums) {
-    int64_t channel = t.block * p.out_channels + p.segment_out[segment];
-    const float* d = dy + ((channel * p.out_h + t.row) * p.out_w + t.col) * p.lanes;
-    int64_t d_row = int64_t(p.out_w) * p.lanes, row_bytes = int64_t(p.in_step_h) * p.pack_w * p.lanes * 4;
-    if (t.valid < p.lanes || t.cols * p.lanes % VL) {
-        int64_t row_floats = regs.vectors * VL;
-        float* clean = snip::scratch(snip::MASKED, t.rows * row_floats);
-        clean_tile(p, t, d, row_floats, clean);
-        d = clean;
-        d_row = row_floats;
-    }
+                              int64_t segment, const float* d, const float* packed, float* sums) {
+    int64_t d_row = regs.vectors * VL, row_bytes = int64_t(p.in_step_h) * p.pack_w * p.lanes * 4;
+    const int32_t* offset = p.offset + p.segment_entry[segment];
+    const int32_t* end = p.offset + p.segment_entry[segment + 1];
+    const char* x = reinterpret_cast<const char*>(packed);
     for (int64_t row = 0, height; row < t.rows; row += height) {
         height = regs.rows_at(t.rows - row);
-        for (int64_t piece = 0, v = 0; piece < regs.pieces; v += regs.width_of(piece++)) {
-            correlate_table.of[regs.width_of(piece)][height](
-                p.offset + p.segment_entry[segment], p.offset + p.segment_entry[segment + 1], sums,
-                reinterpret_cast<const char*>(packed + v * VL) + row * row_bytes, row_bytes,
-                d + row * d_row + v * VL, d_row);
+        for (int64_t piece = 0, v = 0, width; piece < regs.pieces; piece++, v += width) {
+            width = regs.width_of(piece);
+            correlate_table.of[width][height](offset, end, sums, x + row * row_bytes + v * VL * 4,
+                                              row_bytes, d + row * d_row + v * VL, d_row);
         }
     }
 }
@@ -74,19 +73,30 @@ static void correlate_segment(const ConvPlan& p, const TilePlace& t, const Regis
 static void correlate_tiles(const ConvPlan& p, const float* x, const float* dy, int64_t batch,
                             int64_t from, int64_t to, int64_t first, int64_t last, float* partial) {
     int64_t base = p.segment_entry[first], count = p.segment_entry[last] - base;
+    // Segments of a single chunk ascend in out; those of several may be any.
+    int64_t low = 0, high = p.out_channels;
+    for (int64_t chunk = 0; chunk < p.chunks; chunk++)
+        if (first >= p.chunk_segment[chunk] && last <= p.chunk_segment[chunk + 1]) {
+            low = p.segment_out[first];
+            high = p.segment_out[last - 1] + 1;
+        }
     float* packed = snip::scratch(snip::PACKED_INPUT, packed_floats(p));
     float* sums = snip::scratch(snip::PARTIAL_OUTPUT, count * VL);
     zero_floats(sums, count * VL);
     for (int64_t index = from; index < to; index++) {
         TilePlace t = place_of(p, index, batch);
         Registers regs(ceil_div(t.cols * p.lanes, VL), t.rows, MAX_HELD);
+        int64_t tile_floats = t.rows * regs.vectors * VL;
+        float* gradient = snip::scratch(snip::MASKED, (high - low) * tile_floats);
+        pack_gradient(p, t, dy, regs.vectors * VL, low, high, gradient);
         for (int64_t chunk = 0; chunk < p.chunks; chunk++) {
             int64_t segment = most(first, p.chunk_segment[chunk]);
             int64_t end = least(last, p.chunk_segment[chunk + 1]);
             if (segment >= end) continue;
             pack_chunk(p, chunk, x, t, true, packed);
             for (; segment < end; segment++)
-                correlate_segment(p, t, regs, segment, dy, packed,
+                correlate_segment(p, t, regs, segment,
+                                  gradient + (p.segment_out[segment] - low) * tile_floats, packed,
                                   sums + (p.segment_entry[segment] - base) * VL);
         }
     }
