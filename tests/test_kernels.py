@@ -145,6 +145,24 @@ def test_convolution_on_several_threads(batch: int) -> None:
     check_convolution("many channels", batch, 0.1, 16)
 
 
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("lanes", "size"), [(1, (20, 33)), (1, (9, 7)), (4, (5, 5)), (8, (7, 3))])
+def test_earlier_calls_leave_nothing_behind(stride: int, lanes: int, size: tuple[int, int]) -> None:
+    large = kernels.ConvIndex(torch.ones(8, 64, 3, 3) > 0, (64, 32, 32), padding=(1, 1))
+    poison = torch.full((1, 64, 32, 32, 16), math.nan)
+    kernels.conv_forward(large, torch.ones(large.kept), poison, 16)  # NaN in this thread's scratch
+    index = kernels.ConvIndex(
+        torch.ones(5, 6, 3, 3) > 0, (6, *size), (stride, stride), (1, 1), lanes=lanes
+    )
+    weight = torch.randn(5, 6, 3, 3, requires_grad=True)
+    x = torch.randn(3, 6, *size)
+    y = F.conv2d(x, weight, stride=stride, padding=1)
+    dy = torch.randn_like(y)
+    y.backward(dy)
+    xb, db = (kernels.rows_to_blocks(t, lanes=lanes) for t in (x, dy))
+    assert_close(kernels.conv_backward_weights(index, xb, db, 3), weight.grad.flatten())
+
+
 def test_copies_share_the_index() -> None:
     index = kernels.ConvIndex(torch.ones(2, 2, 3, 3, dtype=torch.bool), (2, 5, 5))
     assert copy.deepcopy(index) is index

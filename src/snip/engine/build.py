@@ -28,7 +28,7 @@ def sources() -> dict[Path, tuple[str, ...]]:
     flags: dict[str, tuple[str, ...]] = {"isa_portable.cpp": ()}
     if platform.machine().lower() in ("x86_64", "amd64"):
         flags |= X86_SETS
-    flags |= {"dispatch.cpp": (), "parallel.cpp": ()}
+    flags |= {"dispatch.cpp": (), "parallel.cpp": (), "memory.cpp": ()}
     return {NATIVE / name: own for name, own in flags.items()}
 
 

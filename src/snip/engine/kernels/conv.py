@@ -11,7 +11,7 @@ import torch
 
 from snip.engine.kernels.index import check_mask
 from snip.engine.kernels.layout import LANES
-from snip.engine.kernels.library import kernel, pointer, vector_floats
+from snip.engine.kernels.library import empty, kernel, pointer, vector_floats
 from snip.engine.kernels.plan import ConvPlan, Taps
 from snip.engine.kernels.tiling import FORWARD, WEIGHTS
 from snip.errors import InputError
@@ -190,7 +190,7 @@ def _output(
     out: torch.Tensor | None, shape: tuple[int, int, int], index: ConvIndex, batch: int, name: str
 ) -> torch.Tensor:
     if out is None:
-        return torch.empty(math.ceil(batch / index.lanes), *shape, index.lanes)
+        return empty(math.ceil(batch / index.lanes), *shape, index.lanes)
     _check(out, shape, index, batch, name)
     return out
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from snip.engine.kernels.library import kernel
+from snip.engine.kernels.library import empty, kernel
 from snip.errors import InputError
 
 LANES = 16
@@ -19,7 +19,7 @@ LANES = 16
 def rows_to_blocks(x: torch.Tensor, *, lanes: int = LANES) -> torch.Tensor:
     """NCHW to [ceil(N / lanes), C, H, W, lanes]."""
     x = check_float(x, "x").contiguous()
-    out = torch.empty(math.ceil(x.shape[0] / lanes), *x.shape[1:], lanes)
+    out = empty(math.ceil(x.shape[0] / lanes), *x.shape[1:], lanes)
     _run("rows_to_blocks", x.data_ptr(), out.data_ptr(), x[0].numel(), lanes, x.shape[0])
     return out
 
@@ -27,7 +27,7 @@ def rows_to_blocks(x: torch.Tensor, *, lanes: int = LANES) -> torch.Tensor:
 def blocks_to_rows(x: torch.Tensor, batch: int) -> torch.Tensor:
     """The inverse of rows_to_blocks; lanes beyond the batch are dropped."""
     lanes = check_blocks(x, batch, "x")
-    out = torch.empty(batch, *x.shape[1:-1])
+    out = empty(batch, *x.shape[1:-1])
     _run("blocks_to_rows", x.data_ptr(), out.data_ptr(), math.prod(x.shape[1:-1]), lanes, batch)
     return out
 
@@ -58,7 +58,7 @@ def features_to_blocks(
     features, batch = check_float(x, "x").shape
     if features != math.prod(shape):
         raise InputError(f"{features} features do not fill {tuple(shape)}")
-    out = torch.empty(math.ceil(batch / lanes), *shape, lanes)
+    out = empty(math.ceil(batch / lanes), *shape, lanes)
     _run("features_to_blocks", x.data_ptr(), x.stride(0), out.data_ptr(), features, lanes, batch)
     return out
 
@@ -66,7 +66,7 @@ def features_to_blocks(
 def empty_features(features: int, batch: int) -> torch.Tensor:
     """An uninitialised [features, batch] whose rows begin on cache lines when they are long."""
     row = batch if batch < LANES else math.ceil(batch / LANES) * LANES
-    return torch.empty(features, row)[:, :batch]
+    return empty(features, row)[:, :batch]
 
 
 def check_float(tensor: torch.Tensor, name: str) -> torch.Tensor:
@@ -93,7 +93,7 @@ def _transposed(x: torch.Tensor) -> torch.Tensor:
     if x.dim() != 2:
         raise InputError(f"only [a, b] can be transposed, not {tuple(x.shape)}")
     x = x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
-    out = torch.empty(x.shape[1], x.shape[0])
+    out = empty(x.shape[1], x.shape[0])
     _run("transpose", x.data_ptr(), x.stride(0), out.data_ptr(), out.stride(0), *x.shape)
     return out
 

@@ -58,6 +58,7 @@ def _load() -> ctypes.CDLL | str:
     library.snip_kernel.argtypes = [c_char_p, c_char_p]
     library.snip_set_name.restype = c_char_p
     library.snip_use_team.argtypes = [c_void_p]
+    library.snip_prefer_huge_pages.argtypes = [c_void_p, c_int64]
     library.snip_use_team(_torch_team())
     return library
 
@@ -140,3 +141,14 @@ def vector_floats() -> int:
 def pointer(tensor: torch.Tensor | None) -> int | None:
     """Address of a tensor's data; None becomes a null pointer."""
     return None if tensor is None else tensor.data_ptr()
+
+
+HUGE = 4 << 20  # bytes from which a tensor is worth huge pages
+
+
+def empty(*shape: int) -> torch.Tensor:
+    """torch.empty, in huge pages when it is large: first touching small ones is slow."""
+    tensor = torch.empty(shape)
+    if tensor.nbytes >= HUGE:
+        library().snip_prefer_huge_pages(tensor.data_ptr(), tensor.nbytes)
+    return tensor

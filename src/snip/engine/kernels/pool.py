@@ -13,7 +13,7 @@ from snip.engine.kernels.layout import (
     check_float,
     features_to_blocks,
 )
-from snip.engine.kernels.library import kernel
+from snip.engine.kernels.library import empty, kernel
 from snip.errors import InputError
 
 Pair = tuple[int, int]
@@ -62,7 +62,7 @@ def max_pool(x: torch.Tensor, batch: int, window: Window) -> tuple[torch.Tensor,
     lanes = check_blocks(x, batch, "x")
     if x.dim() != 5 or tuple(x.shape[2:4]) != window.in_size:
         raise InputError(f"x is {tuple(x.shape)}, but the window is for planes {window.in_size}")
-    y = torch.empty(*x.shape[:2], *window.out_size, lanes)
+    y = empty(*x.shape[:2], *window.out_size, lanes)
     which = torch.empty(y.shape, dtype=torch.uint8)
     kernel("max_pool")(
         *(x.data_ptr(), y.data_ptr(), which.data_ptr(), window.struct()),
@@ -80,7 +80,7 @@ def max_pool_backward(dy: torch.Tensor, which: torch.Tensor, window: Window) -> 
         or not (dy.is_contiguous() and which.is_contiguous() and which.dtype == torch.uint8)
     ):
         raise InputError(f"dy {tuple(dy.shape)} is not the gradient of max_pool's output")
-    dx = torch.empty(*dy.shape[:2], *window.in_size, dy.shape[4])
+    dx = empty(*dy.shape[:2], *window.in_size, dy.shape[4])
     kernel("max_pool_backward")(
         *(dy.data_ptr(), which.data_ptr(), dx.data_ptr(), window.struct()),
         *(dy.shape[0] * dy.shape[1], dy.shape[4], torch.get_num_threads()),

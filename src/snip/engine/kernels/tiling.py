@@ -8,8 +8,8 @@ second-level cache, partial sums passed between chunks, starting a segment, pack
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-L1_BYTES = 22 << 10  # of 32 KiB: the rest is for weights and sums passing through
-L2_BYTES = 256 << 10
+L1_BYTES = 24 << 10  # of 32 KiB: the rest is for weights and sums passing through
+L2_BYTES = 320 << 10
 ROOMS = (*(L1_BYTES * i // 2 for i in (1, 2, 3, 4, 8)), L2_BYTES)  # tried for a chunk
 
 
@@ -22,13 +22,16 @@ class Costs:
     far: float  # from the second
     beyond: float  # from farther
     weight: float  # per weight and register tile
-    passed: float  # per vector of partial sums handed to the next chunk
+    passed: float  # per vector of partial sums (or of dy) read again for the next chunk
     segment: float  # per weights of one output in one chunk and tile
+    segment_row: float  # and per row of it
+    out_row: float  # per row of an output in a tile: short runs of memory are slow to reach
+    in_row: float  # per packed row of an input channel
     packed: float  # per packed vector
 
 
-FORWARD = Costs(14, 0.63, 1.1, 1.4, 0.9, 1.4, 60.0, 7.5)
-WEIGHTS = Costs(12, 0.75, 1.15, 1.3, 1.9, 2.5, 30.0, 7.0)
+FORWARD = Costs(14, 0.66, 1.15, 1.4, 0.7, 1.55, 58.0, 0.0, 40.0, 0.0, 5.5)
+WEIGHTS = Costs(12, 0.8, 1.25, 1.4, 0.3, 2.4, 10.0, 4.0, 0.0, 200.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -104,10 +107,13 @@ def _cycles(work: Workload, tiling: Tiling, costs: Costs) -> float:
     far = costs.far if resident <= L2_BYTES else costs.beyond
     products = work.kept * outputs * (costs.near * (1 - missed) + far * missed)
     registers = _registers(tiling.rows, vectors, costs.held)
+    starts = costs.segment + costs.segment_row * tiling.rows
     return (
         products
         + tiles * work.kept * registers * costs.weight
         + max(0.0, each - 1) * work.outs * outputs * costs.passed
-        + tiles * each * work.outs * costs.segment
+        + tiles * each * work.outs * starts
+        + tiles * work.outs * tiling.rows * costs.out_row
+        + tiles * work.channels * height * costs.in_row
         + tiles * work.channels * packed / (work.vector * 4) * costs.packed
     )

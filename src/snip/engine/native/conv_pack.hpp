@@ -90,6 +90,14 @@ static void pack_chunk(const ConvPlan& p, int64_t chunk, const float* x, const T
                        bool clean, float* packed) {
     for (int64_t phase = 0; phase < p.pack_phases; phase++)
         pack_phase(p, chunk, x, t, phase, clean && t.valid < p.lanes, packed);
+    // The last vector of a row may reach past it. That must not find what an earlier call left: in
+    // the gradient of the weights it is multiplied by zero, and a NaN would survive.
+    int64_t row = int64_t(p.pack_w) * p.lanes, channel = p.pack_h * row;
+    int64_t rows = p.pack_h - (p.tile_h - t.rows) * p.in_step_h;
+    int64_t channels = p.chunk_channel[chunk + 1] - p.chunk_channel[chunk];
+    int64_t beyond = least(VL, (p.pack_h - rows) * row);
+    for (int64_t i = 0; i < channels; i++) zero_floats(packed + i * channel + rows * row, beyond);
+    zero_floats(packed + channels * channel, VL);
 }
 
 static inline int64_t packed_floats(const ConvPlan& p) {
