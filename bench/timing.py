@@ -23,17 +23,22 @@ def best_times(
     return best
 
 
-def paired_ratio(one: Work, other: Work, *, rounds: int) -> float:
-    """Median over rounds of time(one) / time(other), the order swapped each round.
+def paired_ratio(one: Work, other: Work, work: Work, *, rounds: int) -> float:
+    """Median over rounds of the time of `work` after `one` over that after `other`.
 
-    For differences of a few per cent: the two runs of a pair share the machine's mood.
+    For differences of a few per cent: both run on the same tensors, and the two of a pair share
+    the machine's mood; the order is swapped each round, and `work` runs once untimed after each
+    change.
     """
     ratios = []
-    for turn in range(rounds + 2):
-        first, second = (one, other) if turn % 2 else (other, one)
-        a, b = _seconds(first), _seconds(second)
-        ratios.append(a / b if turn % 2 else b / a)
-    ratios = sorted(ratios[2:])
+    for turn in range(rounds):
+        times = {}
+        for change in (one, other) if turn % 2 else (other, one):
+            change()
+            work()
+            times[change] = _seconds(work)
+        ratios.append(times[one] / times[other])
+    ratios.sort()
     return ratios[len(ratios) // 2]
 
 
