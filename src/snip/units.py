@@ -11,8 +11,6 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from snip.parameters import parameter_owners, unwrap
 
-GATED = ("weight_ih", "weight_hh")  # rows of a recurrent layer: all gates of all hidden units
-
 
 @dataclass(frozen=True)
 class LiveUnits:

@@ -13,7 +13,7 @@ from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.linear import linear_forward
 from snip.engine.layout import from_blocked, native, to_blocked
 from snip.engine.packing import PackedModule
-from snip.engine.products import ConvProduct, LinearProduct
+from snip.engine.products import ConvProduct, LinearProducts
 
 Pair = tuple[int, int]
 
@@ -51,7 +51,7 @@ class SparseLinear(PackedModule):
         bias = self.dense("bias")
         if not torch.is_grad_enabled():  # spares inference what autograd costs
             return linear_forward(self.index, self.weight, x, bias=bias, relu=self.relu)
-        return LinearProduct.apply(x, self.weight, bias, self.index, self.relu)
+        return LinearProducts.apply(x, [(self.index, self.relu)], self.weight, bias)
 
     def as_matrix(self, x: torch.Tensor) -> torch.Tensor:
         """The same through torch's own product: for layers that are hardly sparse."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,35 +17,54 @@ from snip.engine.kernels.conv import (
 from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.linear import linear_backward, linear_forward
 
+Link = tuple[LinearIndex, bool]  # a layer's index, and whether a ReLU follows
 
-class LinearProduct(torch.autograd.Function):
-    """y = W x (+ bias) (then ReLU) on lines."""
+
+def linear_states(
+    x: torch.Tensor,
+    links: Sequence[Link],
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor | None],
+) -> list[torch.Tensor]:
+    """The activations in front of each layer, and the last layer's output."""
+    states = [x]
+    for (index, relu), weight, bias in zip(links, weights, biases, strict=True):
+        states.append(linear_forward(index, weight, states[-1], bias=bias, relu=relu))
+    return states
+
+
+class LinearProducts(torch.autograd.Function):
+    """y = W x (+ bias) (then ReLU) on lines, for one layer after the other."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        values: torch.Tensor,
-        bias: torch.Tensor | None,
-        index: LinearIndex,
-        relu: bool,
+        ctx: Any, x: torch.Tensor, links: Sequence[Link], *tensors: torch.Tensor | None
     ) -> torch.Tensor:
-        y = linear_forward(index, values, x, bias=bias, relu=relu)
-        ctx.index = index
-        ctx.save_for_backward(x, values, y if relu else None)
-        return y
+        count = len(links)
+        weights: Any = tensors[:count]
+        states = linear_states(x, links, weights, tensors[count:])
+        ctx.links = links
+        ctx.save_for_backward(*weights, *states)
+        return states[-1]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
-        x, values, y = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
-        dx = torch.empty_like(x) if wanted[0] else None
-        dw = torch.empty_like(values) if wanted[1] else None
-        db = dy.new_empty(ctx.index.rows) if wanted[2] else None
+        links, wanted, count = ctx.links, ctx.needs_input_grad[2:], len(ctx.links)
+        weights, states = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        gradients: list[Any] = [None] * (2 * count)
         dy = dy if dy.stride(-1) == 1 else dy.contiguous()
-        linear_backward(ctx.index, values, x, dy, y=y, dx=dx, dw=dw, db=db)
-        return dx, dw, db, None, None
+        for i in reversed(range(count)):
+            index, relu = links[i]
+            dx = torch.empty_like(states[i]) if i or ctx.needs_input_grad[0] else None
+            dw = torch.empty_like(weights[i]) if wanted[i] else None
+            db = dy.new_empty(index.rows) if wanted[count + i] else None
+            y = states[i + 1] if relu else None
+            linear_backward(index, weights[i], states[i], dy, y=y, dx=dx, dw=dw, db=db)
+            gradients[i], gradients[count + i] = dw, db
+            if dx is not None:
+                dy = dx
+        return (dy if ctx.needs_input_grad[0] else None, None, *gradients)
 
 
 class ConvProduct(torch.autograd.Function):
