@@ -1,0 +1,1 @@
+"""Experiments that answer one question each: commands whose results are kept under results/."""

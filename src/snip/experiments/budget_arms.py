@@ -1,0 +1,111 @@
+"""The arms of the budget experiment: both budgets at the same FLOPs, found before any training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from snip.costs import count_uses, element_flops, flops
+from snip.data.dataset import Dataset
+from snip.prune import BUDGETS
+from snip.runs import RunConfig, draw_network, scoring_batches, seeds_of
+from snip.selection import select
+from snip.sensitivity import connection_sensitivity
+from snip.training.config import TrainConfig
+from snip.training.parts import seeded
+from snip.training.schedule import paper_schedule, shortened
+
+# Of the FLOPs that the parameter budget leaves at the network's sparsity.
+SHARES = (1.0, 0.5, 0.25)
+GRID = 100_000  # sparsities are whole multiples of 1 / GRID, so that a run finds its folder again
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a network is pruned at share 1, and how it is trained."""
+
+    sparsity: float
+    train: TrainConfig
+
+
+# To add a network: a row here. Both schedules are far shorter than the paper's.
+SETTINGS = {
+    # Ten epochs, drops in proportion. At the paper's rate of 0.1 the dense network diverges.
+    "lenet-5-caffe": Setting(0.98, shortened(replace(paper_schedule("mnist"), lr=0.03), 5400)),
+    # The paper's four drops would leave only a fifth of a run this short at the first rate.
+    "alexnet-s": Setting(0.9, TrainConfig(batch_size=128, iterations=1200, lr_drops=(600, 900))),
+}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One budget at a share of the reference's FLOPs."""
+
+    budget: str
+    share: float
+
+    @property
+    def name(self) -> str:
+        """As the result file has it."""
+        return f"{self.budget} {self.share:g}"
+
+
+ARMS = tuple(Arm(budget, share) for share in SHARES for budget in BUDGETS)
+
+
+class Scored:
+    """The sensitivities of one seed's network, and what each connection costs."""
+
+    def __init__(self, config: RunConfig, dataset: Dataset) -> None:
+        model = draw_network(
+            config.model,
+            config.dataset,
+            initializer=config.initializer,
+            seed=seeds_of(config)["scored_draw"],
+        )
+        with seeded(config.seed, torch.device("cpu")), count_uses(model) as counter:
+            self.scores = connection_sensitivity(
+                model,
+                scoring_batches(config, dataset),
+                reduction=config.reduction,
+                decay=config.decay,
+                batch_norm=config.batch_norm,
+            )
+        self.uses = counter.uses
+        costs = element_flops(self.scores, self.uses)
+        self.dense = sum(score.numel() * costs[name] for name, score in self.scores.items())
+
+    def flops_left(self, sparsity: float) -> float:
+        """The fraction of the dense FLOPs that the parameter budget leaves."""
+        masks: Mapping[str, torch.Tensor] = select(self.scores, sparsity=sparsity)
+        return flops(masks, self.uses) / self.dense
+
+    def sparsity_at(self, target: float) -> float:
+        """The lowest sparsity of the parameter budget that leaves at most `target`."""
+        low, high = 0, GRID - 1  # too many FLOPs at low, few enough at high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.flops_left(middle / GRID) > target:
+                low = middle
+            else:
+                high = middle
+        return high / GRID
+
+
+def plan(config: RunConfig, dataset: Dataset) -> dict[Arm, RunConfig]:
+    """The run of every arm for one seed; `config` is the parameter budget at share 1."""
+    scored = Scored(config, dataset)
+    reference = scored.flops_left(config.sparsity)
+    runs = {}
+    for arm in ARMS:
+        target = reference * arm.share
+        if arm.budget == "flops":
+            # The fraction saved; rounded up, so that it never has more FLOPs than its rival.
+            sparsity = math.ceil((1 - target) * GRID) / GRID
+        else:
+            sparsity = config.sparsity if arm.share == 1 else scored.sparsity_at(target)
+        runs[arm] = replace(config, sparsity=sparsity, budget=arm.budget)
+    return runs

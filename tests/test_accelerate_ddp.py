@@ -1,0 +1,88 @@
+"""An accelerated network under DistributedDataParallel in two real processes."""
+
+import socket
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+import snip
+from snip.engine.kernels.library import available
+from snip.engine.network import Network
+from snip.models import build
+
+pytestmark = pytest.mark.skipif(not available(), reason="the native kernels are not built")
+
+# No batch norm: its statistics are each process's own, in dense networks too.
+NETWORKS = {"lenet-300-100": 0.95, "lenet-5-caffe": 0.98, "lstm-s": 0.9}
+STEPS = 5
+
+
+def accelerated(name):
+    """The same network in every process, every layer sparse, and a batch of twelve."""
+    torch.manual_seed(0)
+    batch = torch.randn(12, 1, 28, 28), torch.arange(12) % 10
+    model = build(name, seed=0)
+    snip.prune(model, batch, sparsity=NETWORKS[name])
+    return snip.accelerate(model, batch, dense_layers=()), batch
+
+
+def trained(model, batch):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        F.cross_entropy(model(batch[0]), batch[1]).backward()
+        optimizer.step()
+
+
+def train_in_a_process(rank, port, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    for name in NETWORKS:
+        model, (inputs, targets) = accelerated(name)
+        half = slice(6 * rank, 6 * rank + 6)
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        trained(wrapped, (inputs[half], targets[half]))
+        torch.save(snip.densify(wrapped).state_dict(), f"{folder}/{name}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What two processes made of every network; started once, as starting is the slow part."""
+    path = tmp_path_factory.mktemp("ddp")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.multiprocessing.spawn(train_in_a_process, (port, str(path)), nprocs=2)
+    return path
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_two_processes_train_the_network_of_one(name, folder):
+    one, two = (torch.load(folder / f"{name}-{rank}.pt", weights_only=True) for rank in (0, 1))
+    model, batch = accelerated(name)
+    assert isinstance(model, Network)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    trained(model, batch)
+    alone = snip.densify(model).state_dict()
+    assert one.keys() == alone.keys()
+    for key, value in alone.items():
+        assert torch.equal(one[key], two[key]), key
+        torch.testing.assert_close(one[key], value, rtol=1e-5, atol=1e-5)
+    assert any((alone[key] - before[key]).abs().max() > 1e-3 for key in alone)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_pruned_weights_stay_zero_in_both(name, folder):
+    masks = snip.masks.held_masks(snip.densify(accelerated(name)[0]))
+    for rank in (0, 1):
+        weights = torch.load(folder / f"{name}-{rank}.pt", weights_only=True)
+        for key, mask in masks.items():
+            assert not weights[key][~mask].any()
+            assert torch.isfinite(weights[key]).all()
