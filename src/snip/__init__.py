@@ -18,6 +18,7 @@ from snip.report import Report, report
 from snip.selection import select
 from snip.sensitivity import connection_sensitivity, normalize
 from snip.shrink import ShrinkReport, shrink, shrink_report
+from snip.training.step import training_step
 from snip.version import __version__
 
 __all__ = [
@@ -45,4 +46,5 @@ __all__ = [
     "select",
     "shrink",
     "shrink_report",
+    "training_step",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snip.engine.accelerate import accelerate
+from snip.engine.kernels.network import Gradients
 from snip.engine.network import Network
 from snip.errors import nearest
 from snip.masks import held_masks
@@ -70,17 +72,33 @@ def choose_again(
 
 def _step_seconds(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
     """Best time of forward and backward; weights, buffers and gradients are left as they were."""
-    weights = [p for p in model.parameters() if p.requires_grad]
-
-    def work() -> None:
-        torch.autograd.grad(F.cross_entropy(model(batch[0]), batch[1]), weights)
-
+    work = _native_work(model, batch) or partial(_torch_work, model, batch)
     with undisturbed(model), torch.enable_grad():
         model.train()
         return min(_seconds(work) for _ in range(ROUNDS))
 
 
-def _seconds(work: Callable[[], None]) -> float:
+def _torch_work(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    weights = [p for p in model.parameters() if p.requires_grad]
+    torch.autograd.grad(F.cross_entropy(model(batch[0]), batch[1]), weights)
+
+
+def _native_work(
+    model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]
+) -> Callable[[], object] | None:
+    """The same as the one native call that a training makes of it, where it can."""
+    straight = model.straight if isinstance(model, Network) else None
+    program = None if straight is None else straight.training_program(model, batch[0].shape)
+    return (
+        None
+        if program is None
+        else partial(
+            Gradients(program.native, len(batch[0])).fill, *(part.contiguous() for part in batch)
+        )
+    )
+
+
+def _seconds(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

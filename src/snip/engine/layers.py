@@ -10,6 +10,7 @@ from torch import nn
 
 from snip.engine.kernels.conv import ConvIndex, conv_forward
 from snip.engine.kernels.index import LinearIndex
+from snip.engine.kernels.layout import LANES
 from snip.engine.kernels.linear import linear_forward
 from snip.engine.layout import from_blocked, native, to_blocked
 from snip.engine.packing import PackedModule
@@ -85,7 +86,7 @@ class SparseConv2d(PackedModule):
         self.padding, self.groups = _padding(layer), layer.groups
         self.add_packed("weight", layer.weight, mask)
         self.add_packed("bias", layer.bias, bias_mask)
-        self.indices: dict[tuple[int, int, int], ConvIndex] = {}
+        self.indices: dict[tuple[int, ...], ConvIndex] = {}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Plain [N, C, H, W] -> [N, O, H', W']."""
@@ -114,18 +115,16 @@ class SparseConv2d(PackedModule):
         )
         return y.relu() if self.relu else y
 
-    def index(self, in_shape: tuple[int, int, int]) -> ConvIndex:
-        """Prepared once per size of input."""
-        if in_shape not in self.indices:
-            self.indices[in_shape] = ConvIndex(
+    def index(self, in_shape: tuple[int, int, int], lanes: int = LANES) -> ConvIndex:
+        """Prepared once per size of input and number of lanes."""
+        key = (*in_shape, lanes)
+        if key not in self.indices:
+            self.indices[key] = ConvIndex(
                 self.packed["weight"].mask,
                 in_shape,
-                self.stride,
-                self.padding,
-                self.dilation,
-                self.groups,
+                *(self.stride, self.padding, self.dilation, self.groups, lanes),
             )
-        return self.indices[in_shape]
+        return self.indices[key]
 
     def __getstate__(self) -> dict[str, Any]:
         # Indices hold addresses of this process, and are quickly prepared again.

@@ -7,7 +7,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import fx, nn
+
+from snip.engine.program import Straight
+from snip.engine.straight import straight_stages
 
 
 class Network(nn.Module):
@@ -30,7 +34,10 @@ class Network(nn.Module):
         # The user's own attributes too: a forward that could not be traced reads them.
         self.__dict__.update(root.__dict__)
         self.source, self.names = "", dict[str, Any]()
+        self.straight: Straight | None = None  # of a network that can run as one native call
         if graph is not None:
+            stages = straight_stages(graph, root)
+            self.straight = None if stages is None else Straight(stages)
             code = graph.python_code("self")
             self.source, self.names = code.src, dict(code.globals)
         self.dense_layers = dense_layers
@@ -39,6 +46,10 @@ class Network(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the converted graph."""
+        if self.straight is not None and not torch.is_grad_enabled() and len(args) == 1:
+            made = self.straight.forward(self, args[0])
+            if made is not None:
+                return made
         return self._run(self, *args, **kwargs)
 
     def _compile(self) -> None:

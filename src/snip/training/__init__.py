@@ -5,8 +5,9 @@ from snip.training.config import OPTIMIZERS, TrainConfig
 from snip.training.divergence import DivergenceError
 from snip.training.evaluate import Evaluation, evaluate
 from snip.training.metrics import TIMING, Metrics
-from snip.training.parts import Step, data_for, train_step
+from snip.training.parts import data_for
 from snip.training.schedule import LR_FACTORS, SCHEDULES, learning_rate, paper_schedule, shortened
+from snip.training.step import Step, train_step, training_step
 from snip.training.trainer import TrainResult, train
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "shortened",
     "train",
     "train_step",
+    "training_step",
 ]

@@ -1,27 +1,22 @@
-"""What a training is made of: its batches, its optimiser, one step, its random state."""
+"""What a training is made of: its batches, its optimiser, its random state."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count, islice
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from snip.data.batches import Batches
 from snip.data.dataset import Dataset
 from snip.errors import InputError
 from snip.training.config import TrainConfig
-from snip.training.evaluate import wrong_answers
 
 EVALUATION_BATCH = 250  # images; only speed, memory and the last bits of a loss depend on it
-
-# step(model, optimizer, images, labels) -> (mean loss, wrong answers)
-Step = Callable[[nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor], tuple[float, int]]
 
 
 @dataclass(frozen=True)
@@ -72,23 +67,6 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Give every parameter group the rate `lr`."""
     for group in optimizer.param_groups:
         group["lr"] = lr
-
-
-def train_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor
-) -> tuple[float, int]:
-    """One step of cross-entropy; returns the mean loss and the number of wrong answers.
-
-    A loss that is not finite leaves the weights alone.
-    """
-    optimizer.zero_grad(set_to_none=True)
-    logits = model(images)
-    loss = F.cross_entropy(logits, labels)
-    value = loss.item()
-    if value - value == 0:  # neither NaN nor infinite
-        loss.backward()
-        optimizer.step()
-    return value, wrong_answers(logits, labels)
 
 
 @contextmanager

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from snip.data.dataset import Dataset
@@ -23,17 +25,16 @@ from snip.training.lock import locked
 from snip.training.metrics import Metrics, best_test_error, measured_sparsity, selected
 from snip.training.parts import (
     Data,
-    Step,
     data_for,
     make_optimizer,
     seeded,
     set_learning_rate,
     stream,
-    train_step,
 )
 from snip.training.schedule import learning_rate
 from snip.training.start import hold, keep, on_engine
 from snip.training.state import State, Weights, snapshot
+from snip.training.step import Step, TakeStep, training_step
 from snip.undisturbed import restored_modes
 
 CHECKPOINT_SECONDS = 20.0
@@ -66,7 +67,7 @@ def train(
     masks: Masks | None = None,
     resume: bool = True,
     on_metrics: Callable[[Metrics], None] | None = None,
-    step: Step = train_step,
+    step: Step | None = None,
     engine: str = "dense",
     progress: bool = True,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -89,13 +90,14 @@ def train(
         state = journal.open(plain, optimizer, resume=resume)
         keep(folder, masks, engine, choice)
         clock, stop = Clock(), config.iterations
+        take_step = _step_of(model, optimizer, step)
         model.train()
         display = Display(total=stop, done=state.iteration, enabled=progress)
         with display, interrupts_noted() as interrupted:
             for images, labels in stream(data.train, state.iteration, stop):
                 lr = learning_rate(config, state.iteration)
                 set_learning_rate(optimizer, lr)
-                loss, wrong = step(model, optimizer, images.to(device), labels.to(device))
+                loss, wrong = take_step(images.to(device), labels.to(device))
                 require_finite("loss", loss, state.iteration, lr, journal)
                 state.count(loss, wrong, len(labels), clock.lap())
                 display.update(state.iteration, state.running)
@@ -116,6 +118,10 @@ def train(
         if model is not whole:
             densify(model)
     return _result(state, unwrap(whole))
+
+
+def _step_of(model: nn.Module, optimizer: torch.optim.Optimizer, step: Step | None) -> TakeStep:
+    return training_step(model, optimizer) if step is None else partial(step, model, optimizer)
 
 
 class Clock:

@@ -38,6 +38,9 @@ SIGNATURES: dict[str, list[Any]] = {
     "lstm_backward": [P, P, P, P, P, P, L, P, L, P, L, P, P, L, L, L, L, N],
     "gru_forward": [P, P, P, P, P, P, L, P, L, L, L, L, N],
     "gru_backward": [P, P, P, P, P, P, P, P, L, P, L, P, L, P, L, L, L, L, N],
+    "network_forward": [P, P, P, L, N],
+    "network_gradients": [P, P, P, P, P, L, N],
+    "sgd_update": [P, L, P],
 }
 
 

@@ -24,6 +24,9 @@ namespace SNIP_ISA {
 #include "math.hpp"
 #include "recurrent.hpp"
 #include "gru.hpp"
+#include "loss.hpp"
+#include "update.hpp"
+#include "network.hpp"
 
 #define SNIP_ENTRY(name) {#name, reinterpret_cast<void*>(&name)},
 extern const snip::NamedKernel kernels[];

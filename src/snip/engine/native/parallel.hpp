@@ -20,6 +20,7 @@ static inline void parallel(int64_t tasks, int threads, F& body) {
 // same time apart. New memory is zero.
 float* scratch(int slot, int64_t floats);
 
-enum ScratchSlot { PACKED_INPUT, PARTIAL_OUTPUT, ENTRIES, MASKED, PARTIAL_SUMS, STATE, SLOTS };
+enum ScratchSlot { PACKED_INPUT, PARTIAL_OUTPUT, ENTRIES, MASKED, PARTIAL_SUMS, STATE, NETWORK_STATES,
+                   NETWORK_GRADIENTS, SLOTS };
 
 }  // namespace snip

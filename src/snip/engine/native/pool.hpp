@@ -91,6 +91,53 @@ static void unpool_position(const Patch& patch, const float* dy, const uint8_t* 
         });
 }
 
+// A window that lies inside the plane whole, of a size known when this is compiled: `corner` is its
+// first input, `row` the floats between rows. Nearly all of pooling is this.
+template <int K>
+static void pool_inside(const float* corner, int64_t row, int64_t lanes, float* y, uint8_t* which) {
+    for (int64_t j = 0; j < lanes; j += VL) {
+        vf best = load<vf>(corner + j);
+        vi place = vi{};
+        SNIP_UNROLL for (int k = 1; k < K * K; k++) {
+            vf v = load<vf>(corner + k / K * row + k % K * lanes + j);
+            vi wins = (v > best) | (v != v);
+            best = wins ? v : best;
+            place = wins ? vi{} + k : place;
+        }
+        store<vf>(y + j, best);
+        *reinterpret_cast<vb_any*>(which + j) = __builtin_convertvector(place, vb_any);
+    }
+}
+
+template <int K>
+static void unpool_inside(const float* dy, const uint8_t* which, int64_t row, int64_t lanes, float* corner) {
+    for (int64_t j = 0; j < lanes; j += VL) {
+        vi place = __builtin_convertvector(*reinterpret_cast<const vb_any*>(which + j), vi);
+        vf d = load<vf>(dy + j);
+        SNIP_UNROLL for (int k = 0; k < K * K; k++)
+            store<vf>(corner + k / K * row + k % K * lanes + j, keep_lanes(d, place == k));
+    }
+}
+
+// Whether pool_inside<2> covers all of it: windows of 2 x 2 side by side, none cut off.
+static bool is_plain_2x2(const Window& w, int64_t lanes) {
+    return w.kernel_h == 2 && w.kernel_w == 2 && w.stride_h == 2 && w.stride_w == 2 && w.pad_h == 0 &&
+           w.pad_w == 0 && w.dilation_h == 1 && w.dilation_w == 1 && 2 * w.out_h <= w.in_h &&
+           2 * w.out_w <= w.in_w && lanes % VL == 0;
+}
+
+// Runs body(input corner, output position) over a plane of such windows.
+template <class F>
+static inline void each_2x2(const Window& w, int64_t plane, F body) {
+    for (int64_t oy = 0; oy < w.out_h; oy++)
+        for (int64_t ox = 0; ox < w.out_w; ox++)
+            body((plane * w.in_h + 2 * oy) * w.in_w + 2 * ox, (plane * w.out_h + oy) * w.out_w + ox);
+}
+
+static inline int pool_threads(const Window& w, int64_t planes, int64_t lanes, int threads) {
+    return planes * w.in_h * w.in_w * lanes < SERIAL_MOVES ? 1 : threads;
+}
+
 // Runs body(plane, position, patch) over every output position of every plane.
 template <class F>
 static inline void each_patch(const Window& w, int64_t planes, int64_t lanes, int threads, F body) {
@@ -99,13 +146,21 @@ static inline void each_patch(const Window& w, int64_t planes, int64_t lanes, in
             for (int64_t ox = 0; ox < w.out_w; ox++)
                 body(plane, (plane * w.out_h + oy) * w.out_w + ox, Patch(w, oy, ox));
     };
-    snip::parallel(planes, planes * w.in_h * w.in_w * lanes < SERIAL_MOVES ? 1 : threads, one);
+    snip::parallel(planes, pool_threads(w, planes, lanes, threads), one);
 }
 
 // Largest of each window; `which` keeps its number within the window (at most 255 of them).
 static void max_pool(const float* x, float* y, uint8_t* which, const Window* w, int64_t planes,
                      int64_t lanes, int32_t threads) {
     int64_t in = int64_t(w->in_h) * w->in_w * lanes;
+    if (is_plain_2x2(*w, lanes)) {
+        auto one = [&](int64_t plane) {
+            each_2x2(*w, plane, [&](int64_t from, int64_t at) {
+                pool_inside<2>(x + from * lanes, w->in_w * lanes, lanes, y + at * lanes, which + at * lanes);
+            });
+        };
+        return snip::parallel(planes, pool_threads(*w, planes, lanes, threads), one);
+    }
     each_patch(*w, planes, lanes, threads, [&](int64_t plane, int64_t at, const Patch& patch) {
         pool_position(patch, x + plane * in, lanes, y + at * lanes, which + at * lanes);
     });
@@ -117,6 +172,14 @@ static void max_pool_backward(const float* dy, const uint8_t* which, float* dx, 
     bool alone = w->kernel_h == w->stride_h && w->kernel_w == w->stride_w && w->dilation_h == 1 &&
                  w->dilation_w == 1 && w->pad_h == 0 && w->pad_w == 0 &&
                  w->out_h * w->stride_h >= w->in_h && w->out_w * w->stride_w >= w->in_w;
+    if (alone && is_plain_2x2(*w, lanes)) {
+        auto one = [&](int64_t plane) {
+            each_2x2(*w, plane, [&](int64_t to, int64_t at) {
+                unpool_inside<2>(dy + at * lanes, which + at * lanes, w->in_w * lanes, lanes, dx + to * lanes);
+            });
+        };
+        return snip::parallel(planes, pool_threads(*w, planes, lanes, threads), one);
+    }
     auto* unpool = alone ? unpool_position<true> : unpool_position<false>;
     each_patch(*w, planes, lanes, threads, [&](int64_t plane, int64_t at, const Patch& patch) {
         if (!alone && at == plane * out) zero_floats(dx + plane * in, in);

@@ -20,7 +20,10 @@
     X(lstm_forward) \
     X(lstm_backward) \
     X(gru_forward) \
-    X(gru_backward)
+    X(gru_backward) \
+    X(network_forward) \
+    X(network_gradients) \
+    X(sgd_update)
 
 namespace snip {
 struct NamedKernel {

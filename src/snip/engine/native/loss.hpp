@@ -1,0 +1,57 @@
+// Softmax and cross-entropy of the last layer, on lines [classes, lanes].
+
+struct LossOutcome {
+    double loss;     // summed over the batch
+    int64_t wrong;   // answers whose largest logit is elsewhere than at the label
+    int64_t strange; // labels outside [0, classes)
+};
+
+// A vector of lanes: leaves exp(z - largest) in d, and tells the largest logit and the sum of d.
+struct Softmax {
+    vf largest, total, poison;
+
+    Softmax(const float* z, float* d, int64_t row, int64_t classes, int64_t n) {
+        largest = load_upto(z, n);
+        poison = total = splat<vf>(0.0f);
+        for (int64_t c = 1; c < classes; c++) {
+            vf v = load_upto(z + c * row, n);
+            largest = v > largest ? v : largest;
+        }
+        for (int64_t c = 0; c < classes; c++) {
+            vf v = load_upto(z + c * row, n), e = exp_of(v - largest);
+            poison += v - v;  // NaN where a logit is not finite, which exp_of need not show
+            total += e;
+            store_upto(d + c * row, e, n);
+        }
+    }
+};
+
+// dz = (softmax(z) - one-hot(label)) * scale for the first `valid` lanes, zero for the others.
+static LossOutcome cross_entropy(const float* z, float* dz, const int64_t* labels, int64_t classes,
+                                 int64_t lanes, int64_t valid, float scale) {
+    LossOutcome outcome{0, 0, 0};
+    for (int64_t b = 0; b < lanes; b += VL) {
+        int64_t n = lanes - b;
+        Softmax s(z + b, dz + b, lanes, classes, n);
+        float largest[VL], total[VL], poison[VL], factor[VL];
+        store<vf>(largest, s.largest);
+        store<vf>(total, s.total);
+        store<vf>(poison, s.poison);
+        for (int64_t j = 0; j < VL; j++) factor[j] = b + j < valid ? scale / total[j] : 0.0f;
+        vf by = load<vf>(factor);
+        for (int64_t c = 0; c < classes; c++)
+            store_upto(dz + c * lanes + b, load_upto(dz + c * lanes + b, n) * by, n);
+        for (int64_t j = 0; j < VL && b + j < valid; j++) {
+            int64_t label = labels[b + j], at = label * lanes + b + j, best = 0;
+            if (label < 0 || label >= classes) {
+                outcome.strange++;
+                continue;
+            }
+            dz[at] -= scale;
+            outcome.loss += __builtin_log(double(total[j])) + double(largest[j]) - z[at] + poison[j];
+            while (best < classes && z[best * lanes + b + j] != largest[j]) best++;
+            outcome.wrong += best != label;
+        }
+    }
+    return outcome;
+}
