@@ -36,7 +36,7 @@ SETTINGS = {
     # Ten epochs, drops in proportion. At the paper's rate of 0.1 the dense network diverges.
     "lenet-5-caffe": Setting(0.98, shortened(replace(paper_schedule("mnist"), lr=0.03), 5400)),
     # The paper's four drops would leave only a fifth of a run this short at the first rate.
-    "alexnet-s": Setting(0.9, TrainConfig(batch_size=128, iterations=1200, lr_drops=(600, 900))),
+    "alexnet-s": Setting(0.9, TrainConfig(batch_size=128, iterations=1000, lr_drops=(500, 750))),
 }
 
 

@@ -32,8 +32,9 @@ from snip.runs import RunConfig, RunResult, draw_network, prepare, run
 from snip.runs.folder import REPORT
 from snip.runs.result import environment
 from snip.training.journal import MASKS
-from snip.training.parts import data_for, make_optimizer, set_learning_rate, train_step
+from snip.training.parts import data_for, make_optimizer, set_learning_rate
 from snip.training.schedule import shortened
+from snip.training.step import training_step
 
 DENSE = "dense"  # the unpruned network in plain torch, timed beside the arms
 Record = dict[str, Any]
@@ -127,7 +128,7 @@ def _steps(
     for name, model in models.items():
         optimizer = make_optimizer(model.train(), base.training)
         set_learning_rate(optimizer, 0.0)  # the same work, and no divergence on one batch
-        steps[name] = partial(train_step, model, optimizer, *batch)
+        steps[name] = partial(training_step(model, optimizer), *batch)
     return steps
 
 
@@ -158,13 +159,14 @@ def _record(
         "seeds": list(seeds),
         "run": _shared(base),
         "total": rows[0]["total"],
-        "arms": [_summary(arm, runs) for arm, runs in found.items() if runs],
+        "arms": [summary(arm, runs) for arm, runs in found.items() if runs],
         "versions": versions(),
         **environment(torch.device("cpu")),
     }
 
 
-def _summary(arm: Arm, runs: list[Record]) -> Record:
+def summary(arm: Arm, runs: list[Record]) -> Record:
+    """One arm over its seeds: means, and the spread of the error."""
     errors = [row["test_error"] for row in runs]
     return {
         "name": arm.name,
