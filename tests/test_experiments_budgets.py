@@ -110,7 +110,15 @@ def test_the_record(finished):
     assert record["arms"][-1]["runs"][0]["empty_layers"] == ["conv1.weight"]
     assert record["run"]["train"]["iterations"] == 4
     assert record["timing"] is None
-    assert {"command", "seeds", "machine", "threads", "date", "versions"} <= record.keys()
+    assert {
+        "command",
+        "schedule",
+        "seeds",
+        "machine",
+        "threads",
+        "date",
+        "versions",
+    } <= record.keys()
 
 
 def test_another_experiment_is_not_written_over(finished, capsys):

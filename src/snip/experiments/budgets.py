@@ -150,12 +150,14 @@ def _row(result: RunResult) -> Record:
 def _record(
     base: RunConfig, seeds: Sequence[int], found: Mapping[Arm, list[Record]], command: str
 ) -> Record:
+    setting = SETTINGS[base.model]
     rows = [row for arm in found.values() for row in arm]
     return {
         "command": command,
         "question": "at equal FLOPs, does budget='flops' lose less than the parameter budget?",
         "shares": "of the FLOPs that the parameter budget leaves at the run's sparsity",
         "error": "mean over the seeds; spread is the sample standard deviation",
+        "schedule": setting.note if base.train == setting.train else "by the command's flags",
         "seeds": list(seeds),
         "run": _shared(base),
         "total": rows[0]["total"],
