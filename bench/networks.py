@@ -1,8 +1,7 @@
-"""The networks of the speed tables: SNIP masks, a batch, dense rivals and ours."""
+"""The networks of the speed tables: their SNIP masks, a batch, the training step."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -80,19 +79,3 @@ def training_step(model: nn.Module, batch: Batch) -> Callable[[], None]:
         optimizer.step()
 
     return step
-
-
-def dense_copies(
-    model: nn.Module, batch: Batch, *, compiled: bool
-) -> dict[str, tuple[nn.Module, Batch]]:
-    """Dense torch at its best: as it is, channels last, compiled. No masks are held."""
-    plain = copy.deepcopy(model)
-    snip.release(plain)
-    found = {"eager": (plain, batch)}
-    if any(p.ndim == 4 for p in plain.parameters()):
-        last = copy.deepcopy(plain).to(memory_format=torch.channels_last)
-        images = batch[0].contiguous(memory_format=torch.channels_last)
-        found["channels last"] = (last, (images, batch[1]))
-    if compiled:
-        found["compiled"] = (torch.compile(copy.deepcopy(plain)), batch)
-    return found

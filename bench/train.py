@@ -1,34 +1,48 @@
 """Whole training steps of pruned networks against dense torch at its best, in one run.
 
-python bench/train.py                        # all five networks, several minutes
-python bench/train.py lenet-300-100 lstm-b   # some
-python bench/train.py --no-compile           # without torch.compile
+    python bench/train.py                        # all five networks, many minutes
+    python bench/train.py lenet-300-100 lstm-b   # some
+    python bench/train.py --no-compile           # without torch.compile
+
+SparseProp takes part where it is installed (bench/rivals.py says how).
 """
 
 from __future__ import annotations
 
 import argparse
+import warnings
 
 import torch
-from networks import CASES, Case, dense_copies, flop_bound, pruned, training_step
-from timing import best_times
+from contest import Contest, row
+from networks import CASES, Case, flop_bound, pruned, training_step
+from rivals import Network, dense_torch, plain_copy, sparseprop
+from timing import Work
 
 import snip
 
 SECONDS = 12.0  # of measuring per network and way, about
 
 
-def measure(case: Case, *, compiled: bool, seconds: float) -> tuple[dict[str, float], float]:
-    """Seconds per step of each way, and the mask's FLOP bound."""
+def way(network: Network, labels: torch.Tensor) -> tuple[torch.Tensor, Work]:
+    """Outputs before the first step, and the step."""
+    model, images = network
+    return model.train()(images).detach(), training_step(model, (images, labels))
+
+
+def measure(case: Case, *, compiled: bool, seconds: float) -> str:
+    """The row of one network."""
     model, batch, masks = pruned(case)
-    ways = {
-        name: training_step(network, data)
-        for name, (network, data) in dense_copies(model, batch, compiled=compiled).items()
-    }
-    ways["ours"] = training_step(snip.accelerate(model, batch), batch)
-    once = best_times(ways, rounds=1, warmup=1)
-    rounds = max(3, min(400, int(seconds / max(once.values()))))
-    return best_times(ways, rounds=rounds), flop_bound(masks)
+    images, labels = batch
+    rivals = {**dense_torch(model.train(), compiling=compiled), "sparseprop": sparseprop}
+    contest = Contest(plain_copy(model)(images).detach())
+    for name, rival in rivals.items():
+        contest.enter(name, lambda rival=rival: way(rival(model, images), labels))
+    contest.enter("ours", lambda: way((snip.accelerate(model, batch), images), labels))
+    remarks = (
+        f"asked {case.at_least}x, aim {case.aim}x of dense",
+        f"FLOP bound {flop_bound(masks):.1f}x",
+    )
+    return row(case, case.batch, contest.times(seconds), contest.faults, remarks)
 
 
 def main() -> None:
@@ -37,20 +51,13 @@ def main() -> None:
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     options = parser.parse_args()
-    print(f"training step, {torch.get_num_threads()} threads; ratios: best dense / ours")
+    warnings.simplefilter("ignore")
+    print(f"training step, {torch.get_num_threads()} threads")
     for case in CASES:
-        if options.models and case.model not in options.models:
-            continue
-        times, bound = measure(case, compiled=not options.no_compile, seconds=options.seconds)
-        ours = times.pop("ours")
-        best = min(times, key=lambda way: times[way])
-        ways = ", ".join(f"{way} {seconds * 1e3:.2f}" for way, seconds in times.items())
-        print(
-            f"  {case.model:14} {case.sparsity:.0%} batch {case.batch}: {times[best] / ours:5.2f}x "
-            f"(asked {case.at_least}x, aim {case.aim}x; FLOP bound {bound:.1f}x) "
-            f"ours {ours * 1e3:.2f} ms; {ways} ms",
-            flush=True,
-        )
+        if case.model in options.models or not options.models:
+            print(
+                measure(case, compiled=not options.no_compile, seconds=options.seconds), flush=True
+            )
 
 
 if __name__ == "__main__":
