@@ -36,7 +36,8 @@ def accelerate(
 ) -> nn.Module:
     """A network with the outputs and gradients of the pruned `model` that does only its work.
 
-    `batch` is one typical batch (or its inputs): its size is what the layers are timed for;
+    `batch` is one typical batch (or its inputs): its size is what the layers are timed for, and
+    the model's mode says whether for training or, after `model.eval()`, for inference.
     `dense_layers` names those that are to run dense instead. Without native kernels the model
     itself comes back, with a warning: it runs dense.
     """
@@ -138,7 +139,7 @@ def _converted(
         return Network(root, None, model)
     if dense is None:
         timings = Timings()
-        dense = faster_dense(traced, root, timings)
+        dense = faster_dense(traced, root, timings, training=model.training)
         timings.save()
     for name in dense:
         layer = root.get_submodule(name)

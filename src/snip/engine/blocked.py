@@ -17,6 +17,7 @@ from snip.engine.kernels.pool import (
     mean_pool,
     mean_pool_backward,
 )
+from snip.engine.layers import SparseConv2d
 from snip.engine.layout import from_blocked, native, to_blocked
 
 Tensor = torch.Tensor
@@ -65,8 +66,7 @@ class _NormEval(torch.autograd.Function):
         relu: bool,
     ) -> Tensor:
         x = x.contiguous()
-        scale = torch.rsqrt(variance + eps) * (1 if gamma is None else gamma)
-        shift = (0 if beta is None else beta) - mean * scale
+        scale, shift = scale_and_shift(gamma, beta, mean, variance, eps)
         ctx.settings = batch, eps, relu
         ctx.save_for_backward(x, gamma, beta, mean, variance)
         return norm_apply(x, batch, scale, shift, relu=relu)
@@ -75,6 +75,15 @@ class _NormEval(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         return (*_norm_gradients(ctx, dy, frozen=True), None, None)
+
+
+def scale_and_shift(
+    gamma: Tensor | None, beta: Tensor | None, mean: Tensor, variance: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    """What batch norm by known statistics does to each channel."""
+    assert variance is not None  # where there is a mean
+    scale = torch.rsqrt(variance + eps) * (1 if gamma is None else gamma)
+    return scale, (0 if beta is None else beta) - mean * scale
 
 
 def _norm_gradients(ctx: Any, dy: Tensor, *, frozen: bool) -> tuple[Any, ...]:
@@ -109,10 +118,11 @@ class BlockedNorm(nn.BatchNorm2d):
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
         if not self.training and self.running_mean is not None:
-            return _NormEval.apply(
-                *(x, self.weight, self.bias, self.running_mean, self.running_var),
-                *(batch, self.eps, self.relu),
-            )
+            statistics = (self.weight, self.bias, self.running_mean, self.running_var)
+            if torch.is_grad_enabled():
+                return _NormEval.apply(x, *statistics, batch, self.eps, self.relu)
+            scale, shift = scale_and_shift(*statistics, self.eps)
+            return norm_apply(x.contiguous(), batch, scale, shift, relu=self.relu)
         y, mean, variance = _NormTrain.apply(x, self.weight, self.bias, batch, self.eps, self.relu)
         if self.training and self.running_mean is not None and self.running_var is not None:
             count = batch * x.shape[2] * x.shape[3]
@@ -129,6 +139,18 @@ class BlockedNorm(nn.BatchNorm2d):
         assert self.running_var is not None
         self.running_mean.lerp_(mean, momentum)
         self.running_var.lerp_(variance, momentum)
+
+
+def conv_norm(x: Tensor, batch: int, conv: SparseConv2d, norm: BlockedNorm) -> Tensor:
+    """A convolution and the batch norm behind it; one pass where the norm is a known scale."""
+    mean, variance = norm.running_mean, norm.running_var
+    tensors = (x, conv.weight, *(t for t in (norm.weight, mean) if t is not None))
+    if torch.is_grad_enabled() or norm.training or mean is None or not all(map(native, tensors)):
+        return norm.on_blocked(conv.on_blocked(x, batch), batch)
+    scale, shift = scale_and_shift(norm.weight, norm.bias, mean, variance, norm.eps)
+    bias = conv.dense("bias")
+    shift = shift if bias is None else torch.addcmul(shift, bias, scale)
+    return conv.infer(x, batch, scale, shift, relu=norm.relu)
 
 
 class _MaxPool(torch.autograd.Function):

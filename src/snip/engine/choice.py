@@ -7,6 +7,7 @@ together is a minimum cut between "blocked" and "plain".
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,22 +24,32 @@ from snip.progress import track
 
 ROUNDS = 3
 FEW = 20_000  # weights: a smaller product costs less than the timing, and chains better sparse
+LITTLE = 1 << 26  # multiply-adds, a millisecond: as little, and a straight network stays straight
 BLOCKED, PLAIN = "blocked", "plain"
 
 
-def faster_dense(traced: fx.GraphModule, root: nn.Module, timings: Timings) -> set[str]:
+def faster_dense(
+    traced: fx.GraphModule, root: nn.Module, timings: Timings, *, training: bool
+) -> set[str]:
     """Names of the layers that run dense; convolutions among them take plain activations."""
+    with torch.set_grad_enabled(training):
+        return _faster_dense(traced, root, timings, training)
+
+
+def _faster_dense(
+    traced: fx.GraphModule, root: nn.Module, timings: Timings, training: bool
+) -> set[str]:
     nodes = [n for n in traced.graph.nodes if n.op == "call_module" and "shape" in n.meta]
     layers = [(n, root.get_submodule(str(n.target))) for n in nodes]
     chosen, graph = set(), nx.DiGraph()
     convolutions = {}
     for node, layer in track(layers, description="timing layers", total=len(layers)):
         if isinstance(layer, SparseLinear):
-            if _dense_linear_wins(layer, node, timings):
+            if _dense_linear_wins(layer, node, timings, training):
                 chosen.add(str(node.target))
         elif isinstance(layer, SparseConv2d):
             convolutions[node] = str(node.target)
-            sparse, dense = _conv_times(layer, node, timings)
+            sparse, dense = _conv_times(layer, node, timings, training)
             graph.add_edge(BLOCKED, node, capacity=dense)
             graph.add_edge(node, PLAIN, capacity=sparse)
     if not convolutions:
@@ -62,40 +73,46 @@ def _add_borders(graph: nx.DiGraph, traced: fx.GraphModule, timings: Timings) ->
                 graph.add_edge(one, two, capacity=cost)
 
 
-def _conv_times(layer: SparseConv2d, node: fx.Node, timings: Timings) -> tuple[float, float]:
-    """Seconds of forward and backward, sparse and dense."""
+def _conv_times(
+    layer: SparseConv2d, node: fx.Node, timings: Timings, training: bool
+) -> tuple[float, float]:
+    """Seconds of forward (and backward), sparse and dense."""
     source: Any = node.args[0]
     shape = source.meta["shape"]
     first = source.op == "placeholder"  # nobody asks for the gradient of the input
     kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
-    key = f"{list(shape)} {layer.extra_repr()} groups={layer.groups} first={first} {_machine()}"
-    if kept * 50 < total and kept:
+    where = f"groups={layer.groups} first={first} {_setting(training)}"
+    key = f"{list(shape)} {layer.extra_repr()} {where}"
+    work = kept * math.prod(node.meta["shape"]) // node.meta["shape"][1]
+    if (kept * 50 < total and kept) or work < LITTLE:
         return 0.0, float("inf")  # below 2% dense has never won; not worth the user's time
 
-    def sparse() -> Callable[[], None]:
+    def sparse() -> Callable[[], object]:
         x = to_blocked(torch.randn(shape)).requires_grad_(not first)
-        return _round(lambda: layer.on_blocked(x, shape[0]), layer)
+        return _round(lambda: layer.on_blocked(x, shape[0]), layer, training)
 
-    def dense() -> Callable[[], None]:
+    def dense() -> Callable[[], object]:
         x = torch.randn(shape).requires_grad_(not first)
-        return _round(lambda: layer.in_dense(x), layer)
+        return _round(lambda: layer.in_dense(x), layer, training)
 
     return timings.get(f"sparse {key}", sparse, _best), timings.get(f"dense {key}", dense, _best)
 
 
-def _dense_linear_wins(layer: SparseLinear, node: fx.Node, timings: Timings) -> bool:
+def _dense_linear_wins(
+    layer: SparseLinear, node: fx.Node, timings: Timings, training: bool
+) -> bool:
     source: Any = node.args[0]
     kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
     if len(source.meta["shape"]) != 2 or kept * 20 < total or kept < FEW:
         return False
     batch = source.meta["shape"][0]
-    key = f"{batch} {layer.extra_repr()} {_machine()}"
+    key = f"{batch} {layer.extra_repr()} {_setting(training)}"
 
-    def work(dense: bool) -> Callable[[], Callable[[], None]]:
-        def make() -> Callable[[], None]:
+    def work(dense: bool) -> Callable[[], Callable[[], object]]:
+        def make() -> Callable[[], object]:
             x = torch.randn(layer.in_features, batch, requires_grad=True)
             way = layer.as_matrix if dense else layer.on_lines
-            return _round(lambda: way(x), layer)
+            return _round(lambda: way(x), layer, training)
 
         return make
 
@@ -107,7 +124,7 @@ def _dense_linear_wins(layer: SparseLinear, node: fx.Node, timings: Timings) -> 
 def _conversion_time(shape: tuple[int, ...], timings: Timings) -> float:
     """Seconds to go from plain to blocked, and back with the gradient."""
 
-    def make() -> Callable[[], None]:
+    def make() -> Callable[[], object]:
         x = torch.randn(shape)
         blocked = to_blocked(x)
 
@@ -120,8 +137,12 @@ def _conversion_time(shape: tuple[int, ...], timings: Timings) -> float:
     return timings.get(f"convert {list(shape)} {_machine()}", make, _best)
 
 
-def _round(forward: Callable[[], torch.Tensor], layer: nn.Module) -> Callable[[], None]:
-    """One forward and backward pass that leaves no gradient behind."""
+def _round(
+    forward: Callable[[], torch.Tensor], layer: nn.Module, training: bool
+) -> Callable[[], object]:
+    """One forward pass, in training with a backward pass that leaves no gradient behind."""
+    if not training:
+        return forward
     weights = [p for p in layer.parameters() if p.requires_grad]
     seed = torch.ones_like(forward())
 
@@ -131,13 +152,17 @@ def _round(forward: Callable[[], torch.Tensor], layer: nn.Module) -> Callable[[]
     return work
 
 
-def _best(work: Callable[[], None]) -> float:
+def _best(work: Callable[[], object]) -> float:
     times = []
     for _ in range(ROUNDS):
         start = time.perf_counter()
         work()
         times.append(time.perf_counter() - start)
     return min(times)
+
+
+def _setting(training: bool) -> str:
+    return f"{'training' if training else 'inference'} {_machine()}"
 
 
 def _machine() -> str:

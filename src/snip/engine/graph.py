@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from snip.engine.blocked import BlockedNorm, blocked_max_pool, blocked_mean, blocked_pad
-from snip.engine.chain import linear_chain
+from snip.engine.joining import drop_unused, join_chains, join_last_outputs, join_norms
 from snip.engine.layers import SparseConv2d, SparseLinear
 from snip.engine.layout import (
     batch_size,
@@ -55,32 +55,12 @@ class Converter:
         for node in self.traced.graph.nodes:
             if node not in self.values:  # a ReLU may have been taken into the layer before it
                 self.values[node] = self._convert(node)
-        self._join_chains()
-        self._drop_unused()
+        join_chains(self.graph)
+        join_norms(self.graph, self.root)
+        join_last_outputs(self.graph, self.root)
+        drop_unused(self.graph)
         self.graph.lint()
         return self.graph
-
-    def _join_chains(self) -> None:
-        """Linear layers of which each is read by the next alone become one call."""
-        for node in list(self.graph.nodes):
-            if node.target != "on_lines":
-                continue
-            layer, before = node.args
-            if before.target not in ("on_lines", linear_chain) or len(before.users) > 1:
-                continue
-            chained = before.target is linear_chain
-            x, *layers = before.args if chained else before.args[::-1]
-            with self.graph.inserting_before(node):
-                joined = self.graph.call_function(linear_chain, (x, *layers, layer))
-            node.replace_all_uses_with(joined)
-            self.graph.erase_node(node)
-            self.graph.erase_node(before)
-
-    def _drop_unused(self) -> None:
-        """Batch sizes and modules that nobody asked for in the end."""
-        for node in reversed(list(self.graph.nodes)):
-            if not node.users and (node.target is batch_size or node.op == "get_attr"):
-                self.graph.erase_node(node)
 
     def _convert(self, node: fx.Node) -> Value:
         module = self._module(node)

@@ -40,8 +40,12 @@ class SparseLinear(PackedModule):
         if not native(x) or not native(self.weight):
             y = F.linear(x, self._dense_weight(), self.dense("bias"))
             return y.relu() if self.relu else y
-        y = self.on_lines(x.reshape(-1, self.in_features).t().contiguous())
-        return y.t().reshape(*x.shape[:-1], self.out_features)
+        # The first dimension, the batch, changes fastest: then what a recurrent layer reads next
+        # lies as it wants it.
+        order = range(x.ndim - 1, -1, -1)
+        lines = x.permute(*order).reshape(self.in_features, -1)
+        y = self.on_lines(lines if lines.stride(1) == 1 else lines.contiguous())
+        return y.view(self.out_features, *x.shape[-2::-1]).permute(*order)
 
     def on_lines(self, x: torch.Tensor) -> torch.Tensor:
         """[in features, N] -> [out features, N]."""
@@ -100,11 +104,25 @@ class SparseConv2d(PackedModule):
         """Blocked -> blocked."""
         if not native(x) or not native(self.weight):
             return to_blocked(self.in_dense(from_blocked(x, batch)))
+        if not torch.is_grad_enabled():
+            return self.infer(x, batch, None, self.dense("bias"), relu=self.relu)
         index = self.index((x.shape[1], x.shape[2], x.shape[3]))
         x, bias = x.contiguous(), self.dense("bias")
-        if not torch.is_grad_enabled():
-            return conv_forward(index, self.weight, x, batch, bias=bias, relu=self.relu)
         return ConvProduct.apply(x, self.weight, bias, index, batch, self.relu)
+
+    def infer(
+        self,
+        x: torch.Tensor,
+        batch: int,
+        scale: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        *,
+        relu: bool,
+    ) -> torch.Tensor:
+        """Blocked -> blocked without gradients: the products (* scale) (+ bias) (then ReLU)."""
+        index = self.index((x.shape[1], x.shape[2], x.shape[3]), x.shape[4])
+        x = x.contiguous()
+        return conv_forward(index, self.weight, x, batch, scale=scale, bias=bias, relu=relu)
 
     def in_dense(self, x: torch.Tensor) -> torch.Tensor:
         """Plain activations through torch's own convolution: for layers that are hardly sparse."""

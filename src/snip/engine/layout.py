@@ -1,6 +1,7 @@
 """The ways into, out of and between the engine's layouts, as differentiable functions.
 
-blocked: [ceil(batch / 16), C, H, W, 16], a convolution's activations
+blocked: [ceil(batch / lanes), C, H, W, lanes], a convolution's activations; with a single lane,
+         for few images, that is the plain layout itself
 lines:   [features, batch], a linear layer's activations
 """
 
@@ -69,6 +70,14 @@ class _ToLines(torch.autograd.Function):
         return dy.t()
 
 
+FEW_IMAGES = 8  # fewer would leave most lanes idle
+
+
+def lanes_for(batch: int) -> int:
+    """Lanes of blocked activations; few images are kept apart where no gradient is asked for."""
+    return 1 if batch < FEW_IMAGES and not torch.is_grad_enabled() else LANES
+
+
 def native(x: torch.Tensor) -> bool:
     """Whether the kernels take this tensor; anything else goes the slow, correct way."""
     return x.dtype == torch.float32 and x.device.type == "cpu"
@@ -76,6 +85,8 @@ def native(x: torch.Tensor) -> bool:
 
 def to_blocked(x: torch.Tensor) -> torch.Tensor:
     """[N, C, H, W] -> blocked."""
+    if lanes_for(len(x)) == 1:
+        return x.contiguous()[..., None]
     if native(x):
         return _ToBlocked.apply(x)
     padded = F.pad(x, (0, 0, 0, 0, 0, 0, 0, -len(x) % LANES))
@@ -84,6 +95,8 @@ def to_blocked(x: torch.Tensor) -> torch.Tensor:
 
 def from_blocked(x: torch.Tensor, batch: int) -> torch.Tensor:
     """blocked -> [N, C, H, W]."""
+    if x.shape[-1] == 1:
+        return x[..., 0]
     if native(x):
         return _FromBlocked.apply(x, batch)
     return x.permute(0, 4, 1, 2, 3).flatten(0, 1)[:batch]

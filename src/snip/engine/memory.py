@@ -12,7 +12,7 @@ from snip.errors import FileError
 from snip.files import write_text
 from snip.version import __version__
 
-Work = Callable[[], None]
+Work = Callable[[], object]
 
 
 class Timings:

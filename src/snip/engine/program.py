@@ -22,11 +22,10 @@ from snip.engine.kernels.network import (
 )
 from snip.engine.kernels.pool import Window
 from snip.engine.layers import SparseConv2d, SparseLinear
-from snip.engine.layout import native
+from snip.engine.layout import FEW_IMAGES, native
 from snip.engine.straight import Stage
 
 MOST_LANES = 64  # of linear layers: some registers are left for the rest
-FEW_IMAGES = 8  # fewer would leave lanes idle; more fill the cache with a convolution's planes
 
 
 class Program:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from snip.engine.kernels.index import LinearIndex
+from snip.engine.kernels.library import empty
 from snip.engine.kernels.linear import linear_backward, linear_forward
 from snip.engine.kernels.recurrent import gru_backward, gru_forward, lstm_backward, lstm_forward
 from snip.engine.layout import native
@@ -27,7 +28,7 @@ def convertible(layer: nn.Module) -> bool:
 
 
 class LstmSequence(torch.autograd.Function):
-    """All steps of an LSTM; x [in, steps * batch], outputs [h, steps * batch] and the last c."""
+    """All steps of an LSTM; x [in, steps * batch], outputs [h, steps * batch], the last h and c."""
 
     @staticmethod
     def forward(
@@ -40,21 +41,24 @@ class LstmSequence(torch.autograd.Function):
         c0: Tensor,
         index_w: LinearIndex,
         index_u: LinearIndex,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         batch = h0.shape[1]
         gates = linear_forward(index_w, w, x, bias=bias)
         h, c = (_with_start(start, gates.shape[1]) for start in (h0, c0))
         lstm_forward(index_u, u, gates, h, c, batch)
         ctx.indices, ctx.batch = (index_w, index_u), batch
         ctx.save_for_backward(x, w, u, gates, h, c)
-        return h[:, batch:], c[:, -batch:].clone()
+        ctx.set_materialize_grads(False)  # mostly only the last state is read
+        return h[:, batch:], h[:, -batch:].clone(), c[:, -batch:].clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dh: Tensor, dc: Tensor) -> tuple[Any, ...]:
+    def backward(
+        ctx: Any, dh: Tensor | None, dlast: Tensor | None, dc: Tensor | None
+    ) -> tuple[Any, ...]:
         x, w, u, gates, h, c = ctx.saved_tensors
         (index_w, index_u), batch = ctx.indices, ctx.batch
-        carry_h, carry_c = torch.zeros(h.shape[0], batch), dc.contiguous().clone()
+        carry_h, carry_c = (_carried(d, h.shape[0], batch) for d in (dlast, dc))
         dgates = lstm_backward(index_u, u, gates, c, _lined(dh), carry_h, carry_c, batch)
         wanted = ctx.needs_input_grad
         dx, dw, db = _products(index_w, w, x, dgates, wanted[0], wanted[1], wanted[3])
@@ -76,21 +80,22 @@ class GruSequence(torch.autograd.Function):
         h0: Tensor,
         index_w: LinearIndex,
         index_u: LinearIndex,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         batch = h0.shape[1]
         gates = linear_forward(index_w, w, x, bias=bias)
         h = _with_start(h0, gates.shape[1])
         from_h = gru_forward(index_u, u, inner, gates, h, batch)
         ctx.indices, ctx.batch = (index_w, index_u), batch
         ctx.save_for_backward(x, w, u, gates, from_h, h)
-        return h[:, batch:]
+        ctx.set_materialize_grads(False)
+        return h[:, batch:], h[:, -batch:].clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dh: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, dh: Tensor | None, dlast: Tensor | None) -> tuple[Any, ...]:
         x, w, u, gates, from_h, h = ctx.saved_tensors
         (index_w, index_u), batch = ctx.indices, ctx.batch
-        carry = torch.zeros(h.shape[0], batch)
+        carry = _carried(dlast, h.shape[0], batch)
         d_x, d_h = gru_backward(index_u, u, gates, from_h, h, _lined(dh), carry, batch)
         wanted = ctx.needs_input_grad
         dx, dw, db = _products(index_w, w, x, d_x, wanted[0], wanted[1], wanted[3])
@@ -125,20 +130,25 @@ class SparseRecurrent(PackedModule):
         lines = x.permute(2, 0, 1).reshape(self.input_size, steps * batch)
         if self.is_lstm:
             h0, c0 = (self._start(part, batch, x) for part in (state or (None, None)))
-            out, last_c = LstmSequence.apply(
+            out, last_h, last_c = LstmSequence.apply(
                 *(lines, self.weight_ih_l0, self.weight_hh_l0, self._lstm_bias(), h0, c0),
                 *(self.index_w, self.index_u),
             )
-            last: Any = (out[:, -batch:].t()[None], last_c.t()[None])
+            last: Any = (last_h.t()[None], last_c.t()[None])
         else:
-            out = GruSequence.apply(
+            out, last_h = GruSequence.apply(
                 *(lines, self.weight_ih_l0, self.weight_hh_l0),
                 *(self.dense("bias_ih_l0"), self.dense("bias_hh_l0")),
                 *(self._start(state, batch, x), self.index_w, self.index_u),
             )
-            last = out[:, -batch:].t()[None]
+            last = last_h.t()[None]
         order = (2, 1, 0) if self.batch_first else (1, 2, 0)
         return out.view(self.hidden_size, steps, batch).permute(order), last
+
+    def last_output(self, x: Tensor) -> Tensor:
+        """What the layer puts out at the last step, without the way through all the others."""
+        last = self(x)[1]
+        return (last[0] if self.is_lstm else last)[0]
 
     def _start(self, state: Tensor | None, batch: int, like: Tensor) -> Tensor:
         if state is None:
@@ -171,12 +181,19 @@ class SparseRecurrent(PackedModule):
 
 def _with_start(start: Tensor, columns: int) -> Tensor:
     """[h, batch + columns] whose first columns are the initial state."""
-    states = start.new_empty(start.shape[0], start.shape[1] + columns)
+    states = empty(start.shape[0], start.shape[1] + columns)
     states[:, : start.shape[1]] = start
     return states
 
 
-def _lined(gradient: Tensor) -> Tensor:
+def _carried(gradient: Tensor | None, hidden: int, batch: int) -> Tensor:
+    """The gradient of a last state, to be written to."""
+    return torch.zeros(hidden, batch) if gradient is None else gradient.contiguous().clone()
+
+
+def _lined(gradient: Tensor | None) -> Tensor | None:
+    if gradient is None:
+        return None
     return gradient if gradient.stride(-1) == 1 else gradient.contiguous()
 
 
@@ -184,7 +201,7 @@ def _products(
     index: LinearIndex, values: Tensor, x: Tensor, dy: Tensor, to_x: bool, to_w: bool, to_b: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients that are wanted of one product."""
-    dx = torch.empty(x.shape) if to_x else None
+    dx = empty(*x.shape) if to_x else None
     dw = torch.empty_like(values) if to_w else None
     db = torch.empty(index.rows) if to_b else None
     if to_x or to_w or to_b:

@@ -123,15 +123,13 @@ def conv_forward(
     x: torch.Tensor,
     batch: int,
     *,
+    scale: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     relu: bool = False,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """y = convolution (+ bias) (then ReLU); `batch` of the blocks' lanes are real."""
-    out = _output(out, index.out_shape, index, batch, "out")
-    _check(x, index.in_shape, index, batch, "x")
-    _run(index.forward_plan, index, values, x, out, batch, bias, relu)
-    return out
+    """y = convolution (* scale) (+ bias) (then ReLU); `batch` of the blocks' lanes are real."""
+    return _product(index, index.forward_plan, values, x, out, batch, (scale, bias, relu))
 
 
 def conv_backward_input(
@@ -143,10 +141,7 @@ def conv_backward_input(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Gradient with respect to the input of the convolution."""
-    out = _output(out, index.in_shape, index, batch, "out")
-    _check(dy, index.out_shape, index, batch, "dy")
-    _run(index.backward_plan, index, values, dy, out, batch, None, False)
-    return out
+    return _product(index, index.backward_plan, values, dy, out, batch, (None, None, False))
 
 
 def conv_backward_weights(
@@ -169,29 +164,27 @@ def conv_backward_weights(
     return out
 
 
-def _run(
-    plan: ConvPlan,
+def _product(
     index: ConvIndex,
+    plan: ConvPlan,
     values: torch.Tensor,
     x: torch.Tensor,
-    y: torch.Tensor,
+    out: torch.Tensor | None,
     batch: int,
-    bias: torch.Tensor | None,
-    relu: bool,
-) -> None:
+    after: tuple[torch.Tensor | None, torch.Tensor | None, bool],
+) -> torch.Tensor:
+    """The product of one plan, to the outputs or back to the inputs."""
+    scale, bias, relu = after
+    _check(x, plan.taps.in_shape, index, batch, "the tensor read")
+    if out is None:
+        out = empty(math.ceil(batch / index.lanes), *plan.taps.out_shape, index.lanes)
+    else:
+        _check(out, plan.taps.out_shape, index, batch, "out")
     _check_values(values, index)
     kernel("conv_forward")(
-        *(byref(plan.struct), pointer(values), pointer(x), pointer(bias), pointer(y)),
-        *(batch, int(relu), torch.get_num_threads()),
+        *(byref(plan.struct), pointer(values), pointer(x), pointer(scale), pointer(bias)),
+        *(pointer(out), batch, int(relu), torch.get_num_threads()),
     )
-
-
-def _output(
-    out: torch.Tensor | None, shape: tuple[int, int, int], index: ConvIndex, batch: int, name: str
-) -> torch.Tensor:
-    if out is None:
-        return empty(math.ceil(batch / index.lanes), *shape, index.lanes)
-    _check(out, shape, index, batch, name)
     return out
 
 

@@ -21,7 +21,7 @@ PLAN = POINTER(ConvPlanStruct)
 SIGNATURES: dict[str, list[Any]] = {
     "linear_forward": [P, P, P, P, P, L, P, P, L, L, L, N, N],
     "linear_backward": [P, P, P, P, P, P, P, L, P, L, P, L, P, L, P, P, L, L, L, N],
-    "conv_forward": [PLAN, P, P, P, P, L, N, N],
+    "conv_forward": [PLAN, P, P, P, P, P, L, N, N],
     "conv_weights": [PLAN, P, P, P, L, N],
     "transpose": [P, L, P, L, L, L, N],
     "rows_to_blocks": [P, P, L, L, L, N],

@@ -3,7 +3,7 @@
 import torch
 
 from snip.engine.kernels.index import LinearIndex
-from snip.engine.kernels.library import kernel, pointer
+from snip.engine.kernels.library import empty, kernel, pointer
 from snip.errors import InputError
 
 RELU, ACCUMULATE = 1, 2
@@ -22,7 +22,7 @@ def linear_forward(
     """y = W x (+ bias) (then ReLU), [out features, batch]; with accumulate, added to `out`."""
     ldx, batch = _check(x, index.columns, None, "x")
     if out is None:
-        out = torch.empty(index.rows, batch)
+        out = empty(index.rows, batch)
     ldy, _ = _check(out, index.rows, batch, "out")
     kernel("linear_forward")(
         *(*index.pointers[:2], None, _values(values, index), x.data_ptr(), ldx),

@@ -8,7 +8,7 @@ between: the recurrence and the gates.
 import torch
 
 from snip.engine.kernels.index import LinearIndex
-from snip.engine.kernels.library import kernel, pointer
+from snip.engine.kernels.library import empty, kernel, pointer
 from snip.errors import InputError
 
 Tensor = torch.Tensor
@@ -50,7 +50,7 @@ def lstm_backward(
     hidden, steps = _shape(index, values, gates, batch, 4)
     _check(c, hidden, (steps + 1) * batch, "c")
     _check_gradients(hidden, steps, batch, dh, carry_h, carry_c)
-    dgates = torch.empty_strided(gates.shape, gates.stride())
+    dgates = _empty_as(gates)
     kernel("lstm_backward")(
         *map(pointer, (index.t_rowptr, index.t_cols, index.t_order, values, gates, dgates)),
         *(gates.stride(0), pointer(c), c.stride(0), pointer(dh), 0 if dh is None else dh.stride(0)),
@@ -75,7 +75,7 @@ def gru_forward(
     """
     hidden, steps = _shape(index, values, from_x, batch, 3)
     _check(h, hidden, (steps + 1) * batch, "h")
-    from_h = torch.empty_strided(from_x.shape, from_x.stride())
+    from_h = _empty_as(from_x)
     kernel("gru_forward")(
         *map(pointer, (index.rowptr, index.cols, values, bias, from_x, from_h)),
         *(from_x.stride(0), pointer(h), h.stride(0), hidden, batch, steps),
@@ -100,8 +100,8 @@ def gru_backward(
     _check_gradients(hidden, steps, batch, dh, carry)
     if from_h.shape != from_x.shape or from_h.stride() != from_x.stride():
         raise InputError("from_h must be what gru_forward returned for this from_x")
-    d_x = torch.empty_strided(from_x.shape, from_x.stride())
-    d_h = torch.empty_strided(from_x.shape, from_x.stride())
+    d_x = _empty_as(from_x)
+    d_h = _empty_as(from_x)
     kernel("gru_backward")(
         *map(pointer, (index.t_rowptr, index.t_cols, index.t_order, values, from_x, from_h)),
         *(pointer(d_x), pointer(d_h), from_x.stride(0), pointer(h), h.stride(0), pointer(dh)),
@@ -109,6 +109,11 @@ def gru_backward(
         *(hidden, batch, steps, torch.get_num_threads()),
     )
     return d_x, d_h
+
+
+def _empty_as(lines: Tensor) -> Tensor:
+    """Of the same shape, with the same distance between rows."""
+    return empty(lines.shape[0], lines.stride(0))[:, : lines.shape[1]]
 
 
 def _shape(

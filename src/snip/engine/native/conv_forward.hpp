@@ -16,7 +16,8 @@ struct RegisterTile {
     float* to;
     int64_t to_row;
     float start;
-    bool relu;
+    float scale, shift;  // of the finished sums, with `affine`
+    bool affine, relu;
     bool fresh;  // `to` has not been touched lately
     int64_t repeat;
 };
@@ -28,7 +29,7 @@ static void accumulate(const Entry* first, const Entry* end, const RegisterTile&
     const float* from = t.from;
     float* to = t.to;
     const int64_t row_bytes = t.row_bytes, from_row = t.from_row, to_row = t.to_row;
-    const bool relu = t.relu, fresh = t.fresh;
+    const bool affine = t.affine, relu = t.relu, fresh = t.fresh;
     for (int64_t repeat = t.repeat; repeat > 0; repeat--) {
         vf acc[G * T];
         if (fresh) {
@@ -51,6 +52,10 @@ static void accumulate(const Entry* first, const Entry* end, const RegisterTile&
                 const float* row = reinterpret_cast<const float*>(x + g * row_bytes);
                 SNIP_UNROLL for (int i = 0; i < T; i++) acc[g * T + i] += w * load<vf>(row + i * VL);
             }
+        }
+        if (affine) {
+            vf scale = splat<vf>(t.scale), shift = splat<vf>(t.shift);
+            SNIP_UNROLL for (int i = 0; i < G * T; i++) acc[i] = acc[i] * scale + shift;
         }
         if (relu) {
             SNIP_UNROLL for (int i = 0; i < G * T; i++) acc[i] = relu_of(acc[i]);
@@ -78,6 +83,7 @@ static constexpr AccumulateTable accumulate_table;
 // The tensor written, seen from one tile.
 struct ConvOutput {
     const ConvPlan& plan;
+    const float* scale;  // per channel, of the sums before the bias is added; or null
     const float* bias;
     float* y;
     bool relu;
@@ -87,7 +93,8 @@ struct ConvOutput {
     int64_t channel_of(int64_t out) const { return one_phase() ? out : out / phases(); }
     // Whole vectors fall on whole outputs, so registers may be stored where they belong at once.
     bool direct(const TilePlace& t) const { return one_phase() && t.cols * plan.lanes % VL == 0; }
-    float start(int64_t out) const { return bias ? bias[channel_of(out)] : 0.0f; }
+    float shift(int64_t out) const { return bias ? bias[channel_of(out)] : 0.0f; }
+    float start(int64_t out) const { return scale ? 0.0f : shift(out); }
     float* at(const TilePlace& t, int64_t channel, int64_t row, int64_t col) const {
         channel += t.block * plan.out_channels;
         return y + ((channel * plan.out_h + row) * plan.out_w + col) * plan.lanes;
@@ -104,7 +111,7 @@ static void spread(const ConvOutput& o, const TilePlace& t, int64_t out, const f
     // A phase may have one row or column less than the grid.
     int64_t rows = most(0, least(t.rows, ceil_div(p.out_h - row, p.out_step_h)));
     int64_t cols = most(0, least(t.cols, ceil_div(p.out_w - col, p.out_step_w)));
-    float start = o.relu ? relu_of(o.start(out)) : o.start(out);
+    float start = o.relu ? relu_of(o.shift(out)) : o.shift(out);
     for (int64_t r = 0; r < rows; r++) {
         float* to = o.at(t, o.channel_of(out), row + r * p.out_step_h, col);
         for (int64_t c = 0; c < cols; c++, to += p.out_step_w * lanes) {
@@ -147,7 +154,9 @@ struct SegmentRunner {
         const Entry* end = entries + p.segment_entry[segment + 1];
         bool final = place & LAST, finish = final && direct;
         RegisterTile tile{packed, row_bytes, nullptr, sums_row, nullptr, finish ? y_row : sums_row,
-                          o.start(out), final && o.relu, finish || (place & FIRST), 0};
+                          o.start(out), 1.0f, o.shift(out), final && o.scale, final && o.relu,
+                          finish || (place & FIRST), 0};
+        if (tile.affine) tile.scale = o.scale[o.channel_of(out)];
         const float* from = place & FIRST ? nullptr : sums;
         float* to = finish ? y + out * y_plane : sums;
         for (int64_t row = 0, height; row < t.rows; row += height * tile.repeat) {
@@ -201,13 +210,13 @@ static int64_t conv_work(const ConvPlan& p, int64_t batch) {
     return p.entries * int64_t(p.grid_h) * p.grid_w * ceil_div(batch, p.lanes) * p.lanes;
 }
 
-// y = convolution of x (+ bias) (then ReLU), both tensors [ceil(batch/lanes), C, H, W, lanes].
+// y = convolution of x (* scale) (+ bias) (then ReLU), tensors [ceil(batch/lanes), C, H, W, lanes].
 static void conv_forward(const ConvPlan* plan, const float* values, const float* x,
-                         const float* bias, float* y, int64_t batch, int32_t relu,
+                         const float* scale, const float* bias, float* y, int64_t batch, int32_t relu,
                          int32_t threads) {
     const ConvPlan& p = *plan;
     threads = conv_work(p, batch) < SERIAL_WORK ? 1 : threads;
-    ConvOutput o{p, bias, y, relu != 0};
+    ConvOutput o{p, scale, bias, y, relu != 0};
     Entry* entries = reinterpret_cast<Entry*>(snip::scratch(snip::ENTRIES, 2 * p.entries));
     auto gather = [&](int64_t part) {
         for (int64_t k = part * 65536, end = least(k + 65536, p.entries); k < end; k++)

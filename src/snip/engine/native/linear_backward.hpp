@@ -4,7 +4,7 @@
 // dw[k] = dot(dy[r], x[cols[k]]) for N weights of one row at once, which share the loads of dy.
 template <class V, int N>
 static inline void dots(const float* dy, const float* x, int64_t ldx, const int32_t* cols,
-                        float* dw, int64_t batch, V tail) {
+                        float* dw, int64_t batch, V tail, bool add) {
     constexpr int W = Width<V>::lanes;
     const float* row[N];
     V even[N], odd[N];
@@ -27,11 +27,13 @@ static inline void dots(const float* dy, const float* x, int64_t ldx, const int3
         SNIP_UNROLL for (int j = 0; j < N; j++) odd[j] += tail * load<V>(row[j] + batch - W);
     }
     SNIP_UNROLL for (int j = 0; j < N; j++) even[j] += odd[j];
+    float sums[N];
     if constexpr (W == 1) {
-        SNIP_UNROLL for (int j = 0; j < N; j++) dw[j] = even[j];
+        SNIP_UNROLL for (int j = 0; j < N; j++) sums[j] = even[j];
     } else {
-        sums_of<V, N>(even, dw);
+        sums_of<V, N>(even, sums);
     }
+    SNIP_UNROLL for (int j = 0; j < N; j++) dw[j] = add ? dw[j] + sums[j] : sums[j];
 }
 
 // The last whole vector of a row of dy without the lanes that an earlier vector already covers.
@@ -44,19 +46,35 @@ static inline V tail_of(const float* dy, int64_t batch) {
 }
 
 template <class V>
-static void weight_rows(const int32_t* rowptr, const int32_t* cols, const float* x, int64_t ldx,
-                        const float* dy, int64_t lddy, float* dw, int64_t batch, int64_t r0,
-                        int64_t r1) {
+static void weight_columns(const int32_t* rowptr, const int32_t* cols, const float* x, int64_t ldx,
+                           const float* dy, int64_t lddy, float* dw, int64_t batch, int64_t r0,
+                           int64_t r1, bool add) {
     for (int64_t r = r0; r < r1; r++) {
         int64_t k = rowptr[r], end = rowptr[r + 1];
         const float* d = dy + r * lddy;
         V tail = tail_of<V>(d, batch);
-        for (; k + 4 <= end; k += 4) dots<V, 4>(d, x, ldx, cols + k, dw + k, batch, tail);
+        for (; k + 4 <= end; k += 4) dots<V, 4>(d, x, ldx, cols + k, dw + k, batch, tail, add);
         switch (end - k) {
-            case 3: dots<V, 3>(d, x, ldx, cols + k, dw + k, batch, tail); break;
-            case 2: dots<V, 2>(d, x, ldx, cols + k, dw + k, batch, tail); break;
-            case 1: dots<V, 1>(d, x, ldx, cols + k, dw + k, batch, tail); break;
+            case 3: dots<V, 3>(d, x, ldx, cols + k, dw + k, batch, tail, add); break;
+            case 2: dots<V, 2>(d, x, ldx, cols + k, dw + k, batch, tail, add); break;
+            case 1: dots<V, 1>(d, x, ldx, cols + k, dw + k, batch, tail, add); break;
         }
+    }
+}
+
+// A long batch (all steps of a recurrent layer) in pieces, so that x of a piece stays in the cache
+// while all weights meet it.
+constexpr int64_t PIECE = 448;
+
+template <class V>
+static void weight_rows(const int32_t* rowptr, const int32_t* cols, const float* x, int64_t ldx,
+                        const float* dy, int64_t lddy, float* dw, int64_t batch, int64_t r0,
+                        int64_t r1) {
+    int64_t pieces = most(1, batch / PIECE);
+    for (int64_t piece = 0; piece < pieces; piece++) {
+        int64_t from = batch / VL * piece / pieces * VL;
+        int64_t to = piece + 1 == pieces ? batch : batch / VL * (piece + 1) / pieces * VL;
+        weight_columns<V>(rowptr, cols, x + from, ldx, dy + from, lddy, dw, to - from, r0, r1, piece > 0);
     }
 }
 

@@ -49,7 +49,7 @@ static void layer_forward(const Layer& l, int64_t lanes, const float* x, float* 
             linear_forward(l.rowptr, l.cols, nullptr, l.values, x, lanes, l.bias, y, lanes, l.out,
                            lanes, l.relu ? RELU : 0, 1);
             break;
-        case CONV: conv_forward(l.forward, l.values, x, l.bias, y, lanes, l.relu, 1); break;
+        case CONV: conv_forward(l.forward, l.values, x, nullptr, l.bias, y, lanes, l.relu, 1); break;
         case MAX_POOL: max_pool(x, y, which, l.window, planes_of(l), lanes, 1); break;
         case RECTIFIER:
             for (int64_t i = 0; i < l.out * lanes; i += VL) {
@@ -77,7 +77,7 @@ static void layer_backward(const Layer& l, int64_t lanes, const float* x, const 
                 relu_backward(dy, l.relu ? y : nullptr, l.relu ? dy : nullptr, db, channels, plane,
                               lanes, lanes, 1);
             if (dw) conv_weights(l.weights, x, dy, dw, lanes, 1);
-            if (dx) conv_forward(l.backward, l.values, dy, nullptr, dx, lanes, 0, 1);
+            if (dx) conv_forward(l.backward, l.values, dy, nullptr, nullptr, dx, lanes, 0, 1);
             break;
         }
         case MAX_POOL:
