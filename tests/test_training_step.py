@@ -43,7 +43,7 @@ def pair_of_networks(make, count: int = 24, sparsity: float = 0.7):
     model = make()
     batch = batch_for(model, count)
     snip.prune(model, batch, sparsity=sparsity, params=lambda name, _m, _p: "weight" in name)
-    fast = snip.accelerate(model, batch, dense_layers=())
+    fast = snip.accelerate(model, batch, ways={})
     assert fast.straight is not None
     return fast, copy.deepcopy(fast), batch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from snip.batches import first_tensor
 from snip.engine.blocked import BlockedNorm
-from snip.engine.choice import faster_dense
+from snip.engine.choice import BLOCKED, DENSE, SPARSE, WAYS, fastest_ways
 from snip.engine.graph import Converter
 from snip.engine.kernels.library import available, reason
 from snip.engine.layers import SparseConv2d, SparseLinear, convertible
@@ -21,7 +21,7 @@ from snip.engine.network import Network
 from snip.engine.packing import PackedModule
 from snip.engine.recurrent import SparseRecurrent
 from snip.engine.recurrent import convertible as recurrent_convertible
-from snip.errors import InputError, SnipWarning
+from snip.errors import InputError, SnipWarning, nearest
 from snip.masks import Masks, held_masks
 from snip.parameters import unwrap
 from snip.undisturbed import undisturbed
@@ -32,13 +32,14 @@ def accelerate(
     batch: Any,
     *,
     masks: Masks | None = None,
-    dense_layers: Collection[str] | None = None,
+    ways: Mapping[str, str] | None = None,
 ) -> nn.Module:
     """A network with the outputs and gradients of the pruned `model` that does only its work.
 
     `batch` is one typical batch (or its inputs): its size is what the layers are timed for, and
     the model's mode says whether for training or, after `model.eval()`, for inference.
-    `dense_layers` names those that are to run dense instead. Without native kernels the model
+    `ways` says it instead, by layer: "sparse" (where it says nothing), "blocked" (a dense kernel
+    in the engine's layout) or "dense" (torch's own). Without native kernels the model
     itself comes back, with a warning: it runs dense.
     """
     model = unwrap(model)
@@ -60,7 +61,7 @@ def accelerate(
     # Through the memo, deepcopy puts the sparse layers where the dense ones were, and copies
     # no dense weight.
     root = copy.deepcopy(model, {id(layer): sparse for layer, sparse in replaced.items()})
-    return _converted(model, root, inputs, dense_layers)
+    return _converted(model, root, inputs, ways)
 
 
 def densify(model: nn.Module) -> nn.Module:
@@ -122,7 +123,7 @@ def _blocked_norm(norm: nn.BatchNorm2d) -> BlockedNorm:
 
 
 def _converted(
-    model: nn.Module, root: nn.Module, inputs: torch.Tensor, dense: Collection[str] | None
+    model: nn.Module, root: nn.Module, inputs: torch.Tensor, ways: Mapping[str, str] | None
 ) -> Network:
     """The network in the engine's layouts; layer by layer where it cannot be traced."""
     try:
@@ -137,16 +138,38 @@ def _converted(
             stacklevel=3,
         )
         return Network(root, None, model)
-    if dense is None:
+    if ways is None:
         timings = Timings()
-        dense = faster_dense(traced, root, timings, training=model.training)
+        ways = fastest_ways(traced, root, timings, training=model.training)
         timings.save()
-    for name in dense:
-        layer = root.get_submodule(name)
+    ways = _take(root, ways)
+    dense = {name for name, way in ways.items() if way == DENSE}
+    return Network(root, Converter(traced, root, dense).convert(), model, ways)
+
+
+def _take(root: nn.Module, ways: Mapping[str, str]) -> dict[str, str]:
+    """Tell each layer its way; those that are not sparse come back."""
+    layers = {
+        name: layer
+        for name, layer in root.named_modules()
+        if isinstance(layer, (SparseConv2d, SparseLinear))
+    }
+    for name, way in ways.items():
+        if name not in layers:
+            raise nearest("layer", name, layers)
+        if way not in WAYS:
+            raise nearest("way", way, WAYS)
+        layer = layers[name]
         if isinstance(layer, SparseLinear):
-            layer.run_dense = True
-    graph = Converter(traced, root, set(dense)).convert()
-    return Network(root, graph, model, frozenset(dense))
+            layer.run_dense = way != SPARSE
+        elif way == BLOCKED and not layer.has_blocked_way():
+            raise InputError(
+                f"{name} cannot run blocked, which is for 3 x 3 kernels of stride 1 in one group: "
+                "let it run sparse or dense."
+            )
+        else:
+            layer.run_blocked = way == BLOCKED
+    return {name: way for name, way in ways.items() if way != SPARSE}
 
 
 class Shapes(fx.Interpreter):

@@ -1,8 +1,9 @@
-"""Which layers run dense and which sparse: by timing, on the user's machine, remembered.
+"""Which way each layer runs: by timing, on the user's machine, remembered.
 
-A layer that is hardly sparse is faster in torch's own convolution, but that wants plain tensors:
-each change of layout on the way costs a pass over memory. The cheapest assignment of all layers
-together is a minimum cut between "blocked" and "plain".
+"sparse" is the rule. A layer that is hardly sparse may be faster "blocked", in the dense kernel on
+blocks, or "dense", in torch's own; but that wants plain tensors, and each change of layout on the
+way costs a pass over memory. The cheapest assignment of all layers together is a minimum cut
+between those that take blocks and those that take plain tensors.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import networkx as nx  # torch itself depends on it
@@ -25,38 +27,44 @@ from snip.progress import track
 ROUNDS = 3
 FEW = 20_000  # weights: a smaller product costs less than the timing, and chains better sparse
 LITTLE = 1 << 26  # multiply-adds, a millisecond: as little, and a straight network stays straight
-BLOCKED, PLAIN = "blocked", "plain"
+BLOCKS, PLAIN = "blocks", "plain"  # the two ends of the cut
+SPARSE, BLOCKED, DENSE = WAYS = ("sparse", "blocked", "dense")
+Ways = dict[str, str]
 
 
-def faster_dense(
+def fastest_ways(
     traced: fx.GraphModule, root: nn.Module, timings: Timings, *, training: bool
-) -> set[str]:
-    """Names of the layers that run dense; convolutions among them take plain activations."""
+) -> Ways:
+    """The way of every layer that is not to run sparse, by its name."""
     with torch.set_grad_enabled(training):
-        return _faster_dense(traced, root, timings, training)
+        return _fastest_ways(traced, root, timings, training)
 
 
-def _faster_dense(
+def _fastest_ways(
     traced: fx.GraphModule, root: nn.Module, timings: Timings, training: bool
-) -> set[str]:
+) -> Ways:
     nodes = [n for n in traced.graph.nodes if n.op == "call_module" and "shape" in n.meta]
     layers = [(n, root.get_submodule(str(n.target))) for n in nodes]
-    chosen, graph = set(), nx.DiGraph()
-    convolutions = {}
+    chosen: Ways = {}
+    convolutions, graph = [], nx.DiGraph()
     for node, layer in track(layers, description="timing layers", total=len(layers)):
+        name = str(node.target)
         if isinstance(layer, SparseLinear):
             if _dense_linear_wins(layer, node, timings, training):
-                chosen.add(str(node.target))
+                chosen[name] = DENSE
         elif isinstance(layer, SparseConv2d):
-            convolutions[node] = str(node.target)
-            sparse, dense = _conv_times(layer, node, timings, training)
-            graph.add_edge(BLOCKED, node, capacity=dense)
-            graph.add_edge(node, PLAIN, capacity=sparse)
+            seconds = _conv_times(layer, node, timings, training)
+            on_blocks = min((SPARSE, BLOCKED), key=lambda way: seconds[way])
+            graph.add_edge(BLOCKS, node, capacity=seconds[DENSE])
+            graph.add_edge(node, PLAIN, capacity=seconds[on_blocks])
+            convolutions.append((node, name))
+            if on_blocks == BLOCKED:
+                chosen[name] = BLOCKED
     if not convolutions:
         return chosen
     _add_borders(graph, traced, timings)
-    _, (_, plain) = nx.minimum_cut(graph, BLOCKED, PLAIN)
-    return chosen | {name for node, name in convolutions.items() if node in plain}
+    _, (_, plain) = nx.minimum_cut(graph, BLOCKS, PLAIN)
+    return chosen | {name: DENSE for node, name in convolutions if node in plain}
 
 
 def _add_borders(graph: nx.DiGraph, traced: fx.GraphModule, timings: Timings) -> None:
@@ -75,27 +83,39 @@ def _add_borders(graph: nx.DiGraph, traced: fx.GraphModule, timings: Timings) ->
 
 def _conv_times(
     layer: SparseConv2d, node: fx.Node, timings: Timings, training: bool
-) -> tuple[float, float]:
-    """Seconds of forward (and backward), sparse and dense."""
+) -> dict[str, float]:
+    """Seconds of forward (and backward), each way."""
     source: Any = node.args[0]
     shape = source.meta["shape"]
     first = source.op == "placeholder"  # nobody asks for the gradient of the input
     kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
-    where = f"groups={layer.groups} first={first} {_setting(training)}"
-    key = f"{list(shape)} {layer.extra_repr()} {where}"
     work = kept * math.prod(node.meta["shape"]) // node.meta["shape"][1]
+    seconds = {SPARSE: 0.0, BLOCKED: math.inf, DENSE: math.inf}
     if (kept * 50 < total and kept) or work < LITTLE:
-        return 0.0, float("inf")  # below 2% dense has never won; not worth the user's time
+        return seconds  # below 2% dense has never won; not worth the user's time
 
-    def sparse() -> Callable[[], object]:
-        x = to_blocked(torch.randn(shape)).requires_grad_(not first)
-        return _round(lambda: layer.on_blocked(x, shape[0]), layer, training)
+    def work_of(way: str) -> Callable[[], object]:
+        x = torch.randn(shape) if way == DENSE else to_blocked(torch.randn(shape))
+        x.requires_grad_(not first)
+        forward = layer.in_dense if way == DENSE else partial(layer.on_blocked, batch=shape[0])
+        return _round(partial(_run_as, layer, way, forward, x), layer, x, training)
 
-    def dense() -> Callable[[], object]:
-        x = torch.randn(shape).requires_grad_(not first)
-        return _round(lambda: layer.in_dense(x), layer, training)
+    where = f"groups={layer.groups} first={first} {_setting(training)}"
+    for way in WAYS if layer.has_blocked_way() else (SPARSE, DENSE):
+        key = f"{way} {list(shape)} {layer.extra_repr()} {where}"
+        seconds[way] = timings.get(key, partial(work_of, way), _best)
+    return seconds
 
-    return timings.get(f"sparse {key}", sparse, _best), timings.get(f"dense {key}", dense, _best)
+
+def _run_as(
+    layer: SparseConv2d, way: str, forward: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
+) -> torch.Tensor:
+    """One forward pass in a way that may not be the layer's own."""
+    before, layer.run_blocked = layer.run_blocked, way == BLOCKED
+    try:
+        return forward(x)
+    finally:
+        layer.run_blocked = before
 
 
 def _dense_linear_wins(
@@ -112,7 +132,7 @@ def _dense_linear_wins(
         def make() -> Callable[[], object]:
             x = torch.randn(layer.in_features, batch, requires_grad=True)
             way = layer.as_matrix if dense else layer.on_lines
-            return _round(lambda: way(x), layer, training)
+            return _round(lambda: way(x), layer, x, training)
 
         return make
 
@@ -138,18 +158,14 @@ def _conversion_time(shape: tuple[int, ...], timings: Timings) -> float:
 
 
 def _round(
-    forward: Callable[[], torch.Tensor], layer: nn.Module, training: bool
+    forward: Callable[[], torch.Tensor], layer: nn.Module, x: torch.Tensor, training: bool
 ) -> Callable[[], object]:
     """One forward pass, in training with a backward pass that leaves no gradient behind."""
     if not training:
         return forward
-    weights = [p for p in layer.parameters() if p.requires_grad]
+    wanted = [t for t in (x, *layer.parameters()) if t.requires_grad]
     seed = torch.ones_like(forward())
-
-    def work() -> None:
-        torch.autograd.grad(forward(), weights, seed)
-
-    return work
+    return lambda: torch.autograd.grad(forward(), wanted, seed)
 
 
 def _best(work: Callable[[], object]) -> float:

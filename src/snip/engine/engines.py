@@ -28,17 +28,17 @@ class Choice:
     """What was decided, so that a resumed run does the same sums in the same order."""
 
     engine: str
-    dense_layers: tuple[str, ...] = ()
+    ways: dict[str, str] = field(default_factory=dict)  # of layers that do not run sparse
     step_seconds: dict[str, float] = field(default_factory=dict)  # what "auto" measured
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON writes it."""
-        return asdict(self) | {"dense_layers": list(self.dense_layers)}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Choice:
         """The inverse of `to_dict`."""
-        return cls(data["engine"], tuple(data["dense_layers"]), dict(data["step_seconds"]))
+        return cls(data["engine"], dict(data["ways"]), dict(data["step_seconds"]))
 
 
 def choose(
@@ -52,13 +52,13 @@ def choose(
     fast = accelerate(model, batch)
     if not isinstance(fast, Network):  # no native kernels: accelerate has said so
         return model, Choice("dense")
-    chosen = Choice("sparse", tuple(sorted(fast.dense_layers)))
+    chosen = Choice("sparse", fast.ways)
     if engine == "sparse":
         return fast, chosen
     seconds = {"dense": _step_seconds(model, batch), "sparse": _step_seconds(fast, batch)}
     if seconds["dense"] <= seconds["sparse"]:
         return model, Choice("dense", step_seconds=seconds)
-    return fast, Choice("sparse", chosen.dense_layers, seconds)
+    return fast, Choice("sparse", chosen.ways, seconds)
 
 
 def choose_again(
@@ -67,7 +67,7 @@ def choose_again(
     """The network of an earlier choice."""
     if choice.engine == "dense":
         return model
-    return accelerate(model, batch, dense_layers=choice.dense_layers)
+    return accelerate(model, batch, ways=choice.ways)
 
 
 def _step_seconds(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> float:

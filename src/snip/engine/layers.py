@@ -8,13 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from snip.engine.kernels.conv import ConvIndex, conv_forward
+from snip.engine.kernels.conv import ConvIndex
 from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.layout import LANES
 from snip.engine.kernels.linear import linear_forward
+from snip.engine.kernels.winograd import WinogradShape
 from snip.engine.layout import from_blocked, native, to_blocked
 from snip.engine.packing import PackedModule
-from snip.engine.products import ConvProduct, LinearProducts
+from snip.engine.products import BlockedWay, ConvProduct, LinearProducts, SparseWay
 
 Pair = tuple[int, int]
 
@@ -81,6 +82,7 @@ class SparseConv2d(PackedModule):
 
     weight: torch.Tensor
     relu = False
+    run_blocked = False  # set where the dense kernel on blocks was timed to be faster
 
     def __init__(
         self, layer: nn.Conv2d, mask: torch.Tensor | None, bias_mask: torch.Tensor | None
@@ -106,9 +108,8 @@ class SparseConv2d(PackedModule):
             return to_blocked(self.in_dense(from_blocked(x, batch)))
         if not torch.is_grad_enabled():
             return self.infer(x, batch, None, self.dense("bias"), relu=self.relu)
-        index = self.index((x.shape[1], x.shape[2], x.shape[3]))
         x, bias = x.contiguous(), self.dense("bias")
-        return ConvProduct.apply(x, self.weight, bias, index, batch, self.relu)
+        return ConvProduct.apply(x, self.weight, bias, self._way(x), batch, self.relu)
 
     def infer(
         self,
@@ -120,9 +121,21 @@ class SparseConv2d(PackedModule):
         relu: bool,
     ) -> torch.Tensor:
         """Blocked -> blocked without gradients: the products (* scale) (+ bias) (then ReLU)."""
-        index = self.index((x.shape[1], x.shape[2], x.shape[3]), x.shape[4])
         x = x.contiguous()
-        return conv_forward(index, self.weight, x, batch, scale=scale, bias=bias, relu=relu)
+        return self._way(x).forward(self.weight, x, batch, scale=scale, bias=bias, relu=relu)
+
+    def has_blocked_way(self) -> bool:
+        """Whether the dense kernel on blocks covers this layer: 3 x 3, stride 1, one group."""
+        plain = self.stride == self.dilation == (1, 1) and self.groups == 1
+        return plain and self.packed["weight"].shape[2:] == (3, 3) and max(self.padding) <= 2
+
+    def _way(self, x: torch.Tensor) -> SparseWay:
+        channels, height, width, lanes = x.shape[1:]
+        index = self.index((channels, height, width), lanes)
+        if not self.run_blocked or lanes != LANES:
+            return SparseWay(index)
+        shape = WinogradShape(channels, index.out_shape[0], (height, width), self.padding)
+        return BlockedWay(index, self.packed["weight"], shape)
 
     def in_dense(self, x: torch.Tensor) -> torch.Tensor:
         """Plain activations through torch's own convolution: for layers that are hardly sparse."""

@@ -28,7 +28,7 @@ class Network(nn.Module):
         root: nn.Module,
         graph: fx.Graph | None,
         plain: nn.Module,
-        dense_layers: frozenset[str] = frozenset(),
+        ways: dict[str, str] | None = None,
     ) -> None:
         super().__init__()
         # The user's own attributes too: a forward that could not be traced reads them.
@@ -40,7 +40,7 @@ class Network(nn.Module):
             self.straight = None if stages is None else Straight(stages)
             code = graph.python_code("self")
             self.source, self.names = code.src, dict(code.globals)
-        self.dense_layers = dense_layers
+        self.ways = ways or {}  # of the layers that do not run sparse
         self.plain = (plain,)  # in a tuple, so that it is no submodule
         self._compile()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from snip.engine.kernels.conv import (
 )
 from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.linear import linear_backward, linear_forward
+from snip.engine.kernels.winograd import WinogradShape, winograd_forward
+from snip.engine.packing import Packed
 
 Link = tuple[LinearIndex, bool]  # a layer's index, and whether a ReLU follows
 
@@ -67,6 +70,61 @@ class LinearProducts(torch.autograd.Function):
         return (dy if ctx.needs_input_grad[0] else None, None, *gradients)
 
 
+@dataclass(frozen=True)
+class SparseWay:
+    """How a convolution computes its three products: by its surviving weights."""
+
+    index: ConvIndex
+
+    def forward(
+        self,
+        values: torch.Tensor,
+        x: torch.Tensor,
+        batch: int,
+        *,
+        scale: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        relu: bool = False,
+    ) -> torch.Tensor:
+        """Outputs (* scale) (+ bias) (then ReLU)."""
+        return conv_forward(self.index, values, x, batch, scale=scale, bias=bias, relu=relu)
+
+    def to_input(self, values: torch.Tensor, dy: torch.Tensor, batch: int) -> torch.Tensor:
+        """Gradient of the inputs."""
+        return conv_backward_input(self.index, values, dy, batch)
+
+    def to_weights(self, x: torch.Tensor, dy: torch.Tensor, batch: int) -> torch.Tensor:
+        """Gradient of the surviving weights."""
+        return conv_backward_weights(self.index, x, dy, batch)
+
+
+@dataclass(frozen=True)
+class BlockedWay(SparseWay):
+    """The same, with the zeros filled in again where a dense kernel on blocks is faster."""
+
+    packed: Packed
+    shape: WinogradShape
+
+    def forward(
+        self,
+        values: torch.Tensor,
+        x: torch.Tensor,
+        batch: int,
+        *,
+        scale: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        relu: bool = False,
+    ) -> torch.Tensor:
+        """Outputs (* scale) (+ bias) (then ReLU)."""
+        dense = self.packed.unpack(values)
+        return winograd_forward(self.shape, dense, x, batch, scale=scale, bias=bias, relu=relu)
+
+    def to_input(self, values: torch.Tensor, dy: torch.Tensor, batch: int) -> torch.Tensor:
+        """Gradient of the inputs."""
+        dense = self.packed.unpack(values)
+        return winograd_forward(self.shape.backward(), dense, dy, batch, back=True)
+
+
 class ConvProduct(torch.autograd.Function):
     """y = convolution (+ bias) (then ReLU) on blocked activations."""
 
@@ -76,12 +134,12 @@ class ConvProduct(torch.autograd.Function):
         x: torch.Tensor,
         values: torch.Tensor,
         bias: torch.Tensor | None,
-        index: ConvIndex,
+        way: SparseWay,
         batch: int,
         relu: bool,
     ) -> torch.Tensor:
-        y = conv_forward(index, values, x, batch, bias=bias, relu=relu)
-        ctx.index, ctx.batch = index, batch
+        y = way.forward(values, x, batch, bias=bias, relu=relu)
+        ctx.way, ctx.batch = way, batch
         ctx.save_for_backward(x, values, y if relu else None)
         return y
 
@@ -89,12 +147,12 @@ class ConvProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
         x, values, y = ctx.saved_tensors
-        wanted, index, batch = ctx.needs_input_grad, ctx.index, ctx.batch
+        wanted, way, batch = ctx.needs_input_grad, ctx.way, ctx.batch
         dy = dy.contiguous()
         if y is not None:
             dy = torch.ops.aten.threshold_backward(dy, y, 0)
-        dx = conv_backward_input(index, values, dy, batch) if wanted[0] else None
-        dw = conv_backward_weights(index, x, dy, batch) if wanted[1] else None
+        dx = way.to_input(values, dy, batch) if wanted[0] else None
+        dw = way.to_weights(x, dy, batch) if wanted[1] else None
         db = _bias_gradient(dy, batch) if wanted[2] else None
         return dx, dw, db, None, None, None
 

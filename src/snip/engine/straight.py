@@ -68,8 +68,10 @@ def _stages(node: fx.Node, root: nn.Module, first: bool) -> list[Stage] | None:
 
 
 def _supported(layer: nn.Module) -> bool:
-    """A sparse layer that is not run dense, with its bias whole or gone."""
-    if not isinstance(layer, (SparseConv2d, SparseLinear)) or getattr(layer, "run_dense", False):
+    """A layer that runs sparse, with its bias whole or gone."""
+    if not isinstance(layer, (SparseConv2d, SparseLinear)):
+        return False
+    if layer.run_dense if isinstance(layer, SparseLinear) else layer.run_blocked:
         return False
     bias = layer.packed.get("bias")
     return bias is None or bias.kept in (0, bias.total)

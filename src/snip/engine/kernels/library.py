@@ -23,6 +23,8 @@ SIGNATURES: dict[str, list[Any]] = {
     "linear_backward": [P, P, P, P, P, P, P, L, P, L, P, L, P, L, P, P, L, L, L, N],
     "conv_forward": [PLAN, P, P, P, P, P, L, N, N],
     "conv_weights": [PLAN, P, P, P, L, N],
+    "winograd_weights": [P, P, L, L, N, N],
+    "winograd_forward": [P, P, P, P, P, P, N, N],
     "transpose": [P, L, P, L, L, L, N],
     "rows_to_blocks": [P, P, L, L, L, N],
     "blocks_to_rows": [P, P, L, L, L, N],

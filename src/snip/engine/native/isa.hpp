@@ -17,6 +17,7 @@ namespace SNIP_ISA {
 #include "conv_pack.hpp"
 #include "conv_forward.hpp"
 #include "conv_weights.hpp"
+#include "winograd.hpp"
 #include "lanes.hpp"
 #include "layout.hpp"
 #include "norm.hpp"

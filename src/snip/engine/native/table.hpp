@@ -6,6 +6,8 @@
     X(linear_backward) \
     X(conv_forward) \
     X(conv_weights) \
+    X(winograd_weights) \
+    X(winograd_forward) \
     X(transpose) \
     X(rows_to_blocks) \
     X(blocks_to_rows) \

@@ -1,0 +1,70 @@
+"""Dense 3 x 3 convolution of stride 1 on blocks, by Winograd: for layers that are hardly sparse."""
+
+import ctypes
+import math
+from dataclasses import dataclass
+
+import torch
+
+from snip.engine.kernels.layout import LANES, check_blocks
+from snip.engine.kernels.library import empty, kernel, pointer
+from snip.errors import InputError
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class WinogradShape:
+    """Channels and sizes of one product; `padding` is that of the input."""
+
+    channels: int
+    outs: int
+    in_size: Pair
+    padding: Pair
+
+    @property
+    def out_size(self) -> Pair:
+        """Height and width of the output."""
+        one, two = (
+            size + 2 * pad - 2 for size, pad in zip(self.in_size, self.padding, strict=True)
+        )
+        return one, two
+
+    def backward(self) -> "WinogradShape":
+        """The product from the gradient of the outputs to that of the inputs."""
+        one, two = (2 - pad for pad in self.padding)
+        return WinogradShape(self.outs, self.channels, self.out_size, (one, two))
+
+
+def winograd_forward(
+    shape: WinogradShape,
+    weights: torch.Tensor,
+    x: torch.Tensor,
+    batch: int,
+    *,
+    scale: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    relu: bool = False,
+    back: bool = False,
+) -> torch.Tensor:
+    """y = convolution (* scale) (+ bias) (then ReLU), of dense `weights` [O, C, 3, 3].
+
+    With `back`, `shape` is a `backward()` one and y the gradient of the layer's input.
+    """
+    lanes = check_blocks(x, batch, "x")
+    wanted = (shape.channels, *shape.in_size, LANES)
+    if tuple(x.shape[1:]) != wanted or weights.numel() != shape.outs * shape.channels * 9:
+        raise InputError(f"x is {tuple(x.shape)}, weights {tuple(weights.shape)}: not of {shape}")
+    threads = torch.get_num_threads()
+    u = torch.empty(16 * shape.outs * shape.channels)
+    kernel("winograd_weights")(
+        *(weights.data_ptr(), u.data_ptr(), shape.outs, shape.channels, int(back), threads)
+    )
+    y = empty(math.ceil(batch / lanes), shape.outs, *shape.out_size, lanes)
+    sizes = (*shape.in_size, *shape.out_size, *shape.padding)
+    struct = (ctypes.c_int64 * 10)(shape.channels, shape.outs, *sizes, lanes, batch)
+    kernel("winograd_forward")(
+        *(struct, u.data_ptr(), x.data_ptr(), pointer(scale), pointer(bias), y.data_ptr()),
+        *(int(relu), threads),
+    )
+    return y
