@@ -11,6 +11,7 @@ from torch import nn
 
 import snip
 from snip.data import load
+from snip.engine.network import Network
 from snip.models import build
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -66,12 +67,16 @@ def flop_bound(masks: snip.Masks) -> float:
     return dense / sum(int(masks[name].sum()) * uses.get(name, 0) for name in masks)
 
 
-def training_step(model: nn.Module, batch: Batch) -> Callable[[], None]:
-    """Forward, backward and SGD with momentum and weight decay."""
+def training_step(model: nn.Module, batch: Batch) -> Callable[[], object]:
+    """Forward, backward and SGD with momentum and weight decay; ours by `snip.training_step`."""
     model.train()
     optimizer = torch.optim.SGD(
         model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, fused=True
     )
+
+    if isinstance(model, Network):
+        fused = snip.training_step(model, optimizer)
+        return lambda: fused(*batch)
 
     def step() -> None:
         optimizer.zero_grad()
