@@ -14,8 +14,8 @@ static void gru_forward(const int32_t* rowptr, const int32_t* cols, const float*
             Product p{rowptr, cols,      nullptr, values,
                       now,    share.row, bias,    from_h + t * batch + first, gates_row, 0};
             for (int64_t j = 0; j < hidden; j++) {
-                for (int64_t gate = 0; gate < 3; gate++)
-                    product_rows(p, count, gate * hidden + j, gate * hidden + j + 1);
+                for (int64_t gate = 0; gate < 3 && j % RUN == 0; gate++)
+                    product_rows(p, count, gate * hidden + j, gate * hidden + least(hidden, j + RUN));
                 int64_t apart = hidden * gates_row, at = j * gates_row + t * batch + first;
                 float *gx = from_x + at, *gh = from_h + at;
                 float* h1 = h + j * h_row + (t + 1) * batch + first;

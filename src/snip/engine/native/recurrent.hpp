@@ -28,41 +28,57 @@ struct Share {
     }
 };
 
+// Hidden units whose products are computed together: calls are few, and the sums stay in the cache.
+constexpr int64_t RUN = 16;
+
+// One hidden unit at one step: from the sums of its four gates, `sums_apart` floats apart, to the
+// gates, the cell (c0 is the old one, `step` floats before the new) and the state.
+static inline void lstm_unit(const float* sums, int64_t sums_apart, float* gates, int64_t apart, float* c0,
+                             int64_t step, float* h1, float* next, int64_t count) {
+    for (int64_t b = 0; b < count; b += VL) {
+        int64_t n = count - b;
+        vf in = logistic_of(load_upto(sums + b, n));
+        vf keep = logistic_of(load_upto(sums + sums_apart + b, n));
+        vf cand = tanh_of(load_upto(sums + 2 * sums_apart + b, n));
+        vf out = logistic_of(load_upto(sums + 3 * sums_apart + b, n));
+        vf cell = keep * load_upto(c0 + b, n) + in * cand, state = out * tanh_of(cell);
+        store_upto(gates + b, in, n);
+        store_upto(gates + apart + b, keep, n);
+        store_upto(gates + 2 * apart + b, cand, n);
+        store_upto(gates + 3 * apart + b, out, n);
+        store_upto(c0 + step + b, cell, n);
+        store_upto(h1 + b, state, n);
+        store<vf>(next + b, state);
+    }
+}
+
 static void lstm_forward(const int32_t* rowptr, const int32_t* cols, const float* values,
                          float* gates, int64_t gates_row, float* h, int64_t h_row, float* c,
                          int64_t c_row, int64_t hidden, int64_t batch, int64_t steps,
                          int32_t threads) {
     each_share(hidden, batch, steps, threads, [&](int64_t first, int64_t count) {
         Share share(first, count);
-        float* now = share.buffer(2 * hidden + 4);  // h of this step and of the next, four gates
+        float* now = share.buffer(2 * hidden + 4 * RUN);  // h of this step and of the next, four gates
         float *next = now + hidden * share.row, *four = next + hidden * share.row;
         share.copy(now, h, h_row, hidden);
         for (int64_t t = 0; t < steps; t++) {
-            Product p{rowptr, cols, nullptr, values, now, share.row, nullptr, four, 0, ACCUMULATE};
-            for (int64_t j = 0; j < hidden; j++) {
+            for (int64_t unit = 0; unit < hidden; unit += RUN) {
+                int64_t units = least(RUN, hidden - unit);
                 for (int64_t gate = 0; gate < 4; gate++) {
-                    int64_t row = gate * hidden + j;
-                    p.y = four + gate * share.row;
-                    copy_floats(p.y, gates + row * gates_row + t * batch + first, count);
-                    product_rows(p, count, row, row + 1);
+                    int64_t row = gate * hidden + unit;
+                    float* y = four + gate * RUN * share.row;
+                    for (int64_t j = 0; j < units; j++)
+                        copy_floats(y + j * share.row, gates + (row + j) * gates_row + t * batch + first, count);
+                    Product p{rowptr + row, cols, nullptr, values, now, share.row, nullptr, y, share.row,
+                              ACCUMULATE};
+                    product_rows(p, count, 0, units);
                 }
-                float* at = gates + j * gates_row + t * batch + first;
-                float *h1 = h + j * h_row + (t + 1) * batch + first, *c0 = c + j * c_row + t * batch + first;
-                int64_t apart = hidden * gates_row;
-                for (int64_t b = 0; b < count; b += VL) {
-                    int64_t n = count - b;
-                    vf in = logistic_of(load_upto(four + b, n));
-                    vf keep = logistic_of(load_upto(four + share.row + b, n));
-                    vf cand = tanh_of(load_upto(four + 2 * share.row + b, n));
-                    vf out = logistic_of(load_upto(four + 3 * share.row + b, n));
-                    vf cell = keep * load_upto(c0 + b, n) + in * cand, state = out * tanh_of(cell);
-                    store_upto(at + b, in, n);
-                    store_upto(at + apart + b, keep, n);
-                    store_upto(at + 2 * apart + b, cand, n);
-                    store_upto(at + 3 * apart + b, out, n);
-                    store_upto(c0 + batch + b, cell, n);
-                    store_upto(h1 + b, state, n);
-                    store<vf>(next + j * share.row + b, state);
+                for (int64_t j = 0; j < units; j++) {
+                    int64_t at = (unit + j) * gates_row + t * batch + first, apart = hidden * gates_row;
+                    int64_t state_at = (unit + j) * h_row + (t + 1) * batch + first;
+                    lstm_unit(four + j * share.row, RUN * share.row, gates + at, apart,
+                              c + (unit + j) * c_row + t * batch + first, batch, h + state_at,
+                              next + (unit + j) * share.row, count);
                 }
             }
             float* swap = now;
