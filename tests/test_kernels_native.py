@@ -66,6 +66,21 @@ for threads in (1, 2):
             else:
                 from_h = k.gru_forward(index, w, None, g, h, batch)
                 k.gru_backward(index, w, g, from_h, h, None, carry[0], batch)
+from torch import nn
+import snip
+for batch in (1, 5, 19):
+    images, labels = torch.randn(batch, 2, 9, 11), torch.randint(0, 3, (batch,))
+    net = nn.Sequential(
+        nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(5, 4, 2, stride=2),
+        nn.ReLU(), nn.Flatten(), nn.Linear(16, 7), nn.ReLU(), nn.Linear(7, 3),
+    )
+    snip.prune(net, (images, labels), sparsity=0.6)
+    for ways in ({}, {"0": "blocked"}):
+        fast = snip.accelerate(net, images, ways=ways)
+        step = snip.training_step(fast, torch.optim.SGD(fast.parameters(), lr=0.1, momentum=0.9))
+        step(images, labels), step(images, labels)
+        with torch.no_grad():
+            fast(images)
 # The sanitized library and no other, on the instruction set asked for.
 print(library()._name == sys.argv[1], k.instruction_set())
 """
