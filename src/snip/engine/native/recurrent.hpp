@@ -52,12 +52,35 @@ static inline void lstm_unit(const float* sums, int64_t sums_apart, float* gates
     }
 }
 
+// The same for a run of units of a lone sequence: `sums` and `next` have the units side by side, and
+// the vectors run over them; what belongs to one unit is `gates_row` (`c_row`, `h_row`) floats apart.
+static inline void lstm_run(const float* sums, float* gates, int64_t apart, int64_t gates_row, float* c0,
+                            int64_t c_row, float* h1, int64_t h_row, float* next, int64_t units) {
+    for (int64_t u = 0; u < units; u += VL) {
+        int64_t n = least(VL, units - u);
+        float old[VL] = {}, made[6][VL];
+        for (int64_t j = 0; j < n; j++) old[j] = c0[(u + j) * c_row];
+        vf in = logistic_of(load_upto(sums + u, n)), keep = logistic_of(load_upto(sums + RUN + u, n));
+        vf cand = tanh_of(load_upto(sums + 2 * RUN + u, n));
+        vf out = logistic_of(load_upto(sums + 3 * RUN + u, n));
+        vf cell = keep * load<vf>(old) + in * cand, state = out * tanh_of(cell);
+        vf results[6] = {in, keep, cand, out, cell, state};
+        for (int i = 0; i < 6; i++) store<vf>(made[i], results[i]);
+        for (int64_t j = 0; j < n; j++) {
+            for (int i = 0; i < 4; i++) gates[i * apart + (u + j) * gates_row] = made[i][j];
+            c0[(u + j) * c_row + 1] = made[4][j];
+            h1[(u + j) * h_row] = next[u + j] = made[5][j];
+        }
+    }
+}
+
 static void lstm_forward(const int32_t* rowptr, const int32_t* cols, const float* values,
                          float* gates, int64_t gates_row, float* h, int64_t h_row, float* c,
                          int64_t c_row, int64_t hidden, int64_t batch, int64_t steps,
                          int32_t threads) {
     each_share(hidden, batch, steps, threads, [&](int64_t first, int64_t count) {
         Share share(first, count);
+        if (batch == 1) share.row = 1;  // units side by side
         float* now = share.buffer(2 * hidden + 4 * RUN);  // h of this step and of the next, four gates
         float *next = now + hidden * share.row, *four = next + hidden * share.row;
         share.copy(now, h, h_row, hidden);
@@ -72,6 +95,12 @@ static void lstm_forward(const int32_t* rowptr, const int32_t* cols, const float
                     Product p{rowptr + row, cols, nullptr, values, now, share.row, nullptr, y, share.row,
                               ACCUMULATE};
                     product_rows(p, count, 0, units);
+                }
+                if (batch == 1) {
+                    lstm_run(four, gates + unit * gates_row + t, hidden * gates_row, gates_row,
+                             c + unit * c_row + t, c_row, h + unit * h_row + t + 1, h_row, next + unit,
+                             units);
+                    continue;
                 }
                 for (int64_t j = 0; j < units; j++) {
                     int64_t at = (unit + j) * gates_row + t * batch + first, apart = hidden * gates_row;
