@@ -20,6 +20,10 @@ bench: $(READY)
 	$(BIN)/python bench/topk.py
 	$(BIN)/python bench/hold.py
 	$(BIN)/python bench/prune.py
+	$(BIN)/python bench/scaling.py
+	$(BIN)/python bench/sizes.py
+	$(BIN)/python bench/train.py
+	$(BIN)/python bench/inference.py
 
 setup: $(READY)
 
