@@ -57,16 +57,19 @@ def assert_same(dense, fast, batch):
     expected, found = dense(batch[0]), fast(batch[0])
     scale = expected.abs().max().item()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * scale)
-    F.cross_entropy(expected, batch[1]).backward()
-    F.cross_entropy(found, batch[1]).backward()
-    gradients = {n: p.grad for n, p in dense.named_parameters()}
+    exact = copy.deepcopy(dense).double()
+    for network, data in ((dense, batch[0]), (fast, batch[0]), (exact, batch[0].double())):
+        F.cross_entropy(network(data), batch[1]).backward()
+    plain, true = ({n: p.grad for n, p in net.named_parameters()} for net in (dense, exact))
     # A bias before a batch norm has no gradient but rounding: measure against the largest.
-    noise = 1e-6 * max(g.abs().max().item() for g in gradients.values() if g is not None)
+    noise = 1e-6 * max(g.abs().max().item() for g in true.values() if g is not None)
     for name, parameter in fast.named_parameters():
-        if parameter.requires_grad:
-            wanted = packed_gradient(fast, name, gradients[name])
-            size = wanted.abs().max().item() if wanted.numel() else 0
-            torch.testing.assert_close(parameter.grad, wanted, rtol=1e-4, atol=1e-4 * size + noise)
+        if parameter.requires_grad and parameter.numel():
+            wanted = packed_gradient(fast, name, true[name])
+            # Deep in a network torch's own rounding comes near the tolerance: three times that.
+            own = (packed_gradient(fast, name, plain[name]) - wanted).abs().max().item()
+            allowed = max(1e-4 * wanted.abs().max().item(), 3 * own) + noise
+            assert (parameter.grad - wanted).abs().max().item() <= allowed, name
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -323,7 +326,7 @@ def test_timings_are_remembered(tmp_path):
     before = file.read_text()
     again = snip.accelerate(dense, batch)
     assert file.read_text() == before
-    assert again.source == fast.source
+    assert again.snip_source == fast.snip_source
 
 
 def test_layers_print_what_they_keep():

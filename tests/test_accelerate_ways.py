@@ -64,7 +64,7 @@ def test_every_way_computes_the_same(way, padding, size, kernels, monkeypatch):
         model, images = small_network(padding, size)
         snip.prune(model, (images, torch.zeros(len(images), dtype=torch.int64)), sparsity=0.4)
         fast = snip.accelerate(model, images, ways={"0": way, "3": way})
-        assert fast.ways == ({} if way == "sparse" else {"0": way, "3": way})
+        assert fast.snip_ways == ({} if way == "sparse" else {"0": way, "3": way})
         assert_equal_networks(copy.deepcopy(model), fast, images)
     finally:
         forget_instruction_set()

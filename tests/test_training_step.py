@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import snip
 
@@ -44,7 +45,7 @@ def pair_of_networks(make, count: int = 24, sparsity: float = 0.7):
     batch = batch_for(model, count)
     snip.prune(model, batch, sparsity=sparsity, params=lambda name, _m, _p: "weight" in name)
     fast = snip.accelerate(model, batch, ways={})
-    assert fast.straight is not None
+    assert fast.snip_straight is not None
     return fast, copy.deepcopy(fast), batch
 
 
@@ -227,3 +228,122 @@ def test_copies_and_pickles_keep_the_native_way():
             next(twin.parameters()).mul_(2)
             assert not torch.equal(twin(images), expected)
         assert torch.equal(fast(images), expected)
+
+
+def test_freezing_and_unfreezing_is_noticed():
+    for make in (mlp, cnn):
+        fast, other, (images, labels) = pair_of_networks(make)
+        mine, theirs = (
+            torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (fast, other)
+        )
+        step = snip.training_step(fast, mine)
+        for frozen in (False, True, True, False):
+            for network in (fast, other):
+                next(network.parameters()).requires_grad_(not frozen)
+                network.zero_grad()
+            step(images, labels)
+            ordinary(other, theirs, images, labels)
+            with torch.no_grad():
+                fast(images)
+        assert_same(fast, other)
+
+
+@pytest.mark.parametrize("make", [mlp, cnn])
+def test_biases_of_which_some_are_gone(make):
+    torch.manual_seed(0)
+    model = make()
+    images, labels = batch_for(model, 24)
+    snip.prune(model, (images, labels), sparsity=0.6)
+    fast = snip.accelerate(model, images, ways={})
+    assert fast.snip_straight is not None
+    kept = [m.packed["bias"] for m in fast.modules() if hasattr(m, "packed")]
+    assert any(0 < bias.kept < bias.total for bias in kept)
+    other = copy.deepcopy(fast)
+    mine, theirs = (torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (fast, other))
+    step = snip.training_step(fast, mine)
+    for _ in range(4):
+        step(images, labels)
+        ordinary(other, theirs, images, labels)
+    assert_same(fast, other)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(images), other._run(other, images), rtol=1e-4, atol=1e-5)
+
+
+def test_replaced_parameters_are_seen():
+    fast, other, (images, _) = pair_of_networks(mlp)
+    with torch.no_grad():
+        before = fast(images)
+        new = {name: p * 2 for name, p in fast.named_parameters()}
+        expected = torch.func.functional_call(other, new, (images,))
+        assert not torch.equal(expected, before)
+        layer = next(m for m in fast.modules() if hasattr(m, "packed"))
+        layer.weight = nn.Parameter(layer.weight * 2)
+        changed = copy.deepcopy(fast)
+        torch.testing.assert_close(fast(images), changed._run(changed, images))
+        assert not torch.equal(fast(images), before)
+
+
+def test_a_layer_that_runs_twice_gets_both_gradients():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 7)
+
+        def forward(self, x):
+            return self.b(self.a(F.relu(self.a(x.flatten(1)))))
+
+    torch.manual_seed(0)
+    model, images, labels = Twice(), torch.randn(9, 1, 8, 8), torch.randint(0, 7, (9,))
+    snip.prune(model, (images, labels), sparsity=0.5)
+    fast = snip.accelerate(model, images, ways={})
+    other = copy.deepcopy(fast)
+    mine, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (fast, other))
+    snip.training_step(fast, mine)(images, labels)
+    ordinary(other, theirs, images, labels)
+    assert_same(fast, other)
+
+
+def test_an_optimiser_of_another_model_is_refused():
+    fast, other, _ = pair_of_networks(mlp)
+    with pytest.raises(snip.InputError, match=r"after snip\.accelerate"):
+        snip.training_step(fast, torch.optim.SGD(other.parameters(), lr=0.1))
+
+
+def test_autograd_notices_that_weights_have_changed():
+    fast, _, (images, labels) = pair_of_networks(mlp)
+    loss = fast(images).square().sum()
+    snip.training_step(fast, torch.optim.SGD(fast.parameters(), lr=0.1))(images, labels)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_labels_of_another_kind_go_torchs_way():
+    fast, other, (images, labels) = pair_of_networks(mlp)
+    step = snip.training_step(fast, torch.optim.SGD(fast.parameters(), lr=0.1))
+    theirs = torch.optim.SGD(other.parameters(), lr=0.1)
+    for kind in (labels.to(torch.uint8), F.one_hot(labels, 7).float()):
+        try:
+            expected = F.cross_entropy(other(images), kind).item()
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                step(images, kind)
+            continue
+        optimizer_step = ordinary(other, theirs, images, kind)
+        if kind.ndim == 1:
+            assert step(images, kind)[0] == pytest.approx(expected, rel=1e-4)
+            assert optimizer_step == pytest.approx(expected, rel=1e-4)
+
+
+def test_hooks_of_the_network_and_of_all_optimisers_are_heard():
+    fast, _, (images, labels) = pair_of_networks(mlp)
+    optimizer = torch.optim.SGD(fast.parameters(), lr=0.1)
+    heard = []
+    handles = [
+        fast.register_forward_pre_hook(lambda *_: heard.append("network")),
+        register_optimizer_step_post_hook(lambda *_: heard.append("step")),
+    ]
+    snip.training_step(fast, optimizer)(images, labels)
+    handles[0].remove()
+    snip.training_step(fast, optimizer)(images, labels)
+    handles[1].remove()
+    assert heard == ["network", "step", "step"]

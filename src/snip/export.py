@@ -19,7 +19,7 @@ from snip import holding
 from snip.calling import arguments
 from snip.errors import InputError
 from snip.files import PathLike, write_with
-from snip.parameters import unwrap
+from snip.parameters import ordinary
 
 NEEDED = ("onnx", "onnxscript")
 
@@ -29,7 +29,7 @@ def export_onnx(
 ) -> None:
     """Write `model`, in eval mode, as one ONNX file; `inputs` as for `shrink`, or a batch."""
     _require()
-    plain = copy.deepcopy(unwrap(model)).eval()
+    plain = copy.deepcopy(ordinary(model)).eval()
     holding.release(plain)
     args, kwargs = arguments(plain, inputs)
     if any_batch_size:

@@ -207,14 +207,15 @@ def _watch_optimizers() -> None:
     """
     global _watching
     if not _watching:
-        register_optimizer_step_post_hook(_after_step)
+        register_optimizer_step_post_hook(after_step)
         _watching = True
 
 
 _watching = False
 
 
-def _after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+def after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+    """Zero again what an optimiser may have moved."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             keep = parameter.__dict__.get(RIDER)

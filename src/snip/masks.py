@@ -18,7 +18,7 @@ from torch import nn
 from snip import holding
 from snip.errors import FileError, InputError, KindError, nearest
 from snip.files import PathLike, write_with
-from snip.parameters import Predicate, is_sharded, require_prunable, unwrap
+from snip.parameters import Predicate, is_sharded, ordinary, require_prunable, unwrap
 
 FORMAT = "snip-masks-1"
 
@@ -183,7 +183,7 @@ class Masks(Mapping[str, torch.Tensor]):
 
     def check_fit(self, model: nn.Module) -> None:
         """Raise unless every mask has its parameter in `model`, of the same shape."""
-        parameters = dict(unwrap(model).named_parameters())
+        parameters = dict(ordinary(model).named_parameters())
         for name, mask in self.items():
             if name not in parameters:
                 missing = nearest("parameter", name, parameters)

@@ -66,6 +66,17 @@ def parameter_owners(model: nn.Module) -> Owners:
     return owners
 
 
+def ordinary(model: nn.Module) -> nn.Module:
+    """The user's own module; one that `snip.accelerate` made is refused."""
+    model = unwrap(model)
+    if getattr(model, "snip_accelerated", False):
+        raise InputError(
+            "this is an accelerated network: snip.densify(model) gives the ordinary model with its "
+            "weights, which this function takes."
+        )
+    return model
+
+
 def unwrap(model: nn.Module) -> nn.Module:
     """The user's own module inside DDP, DataParallel and torch.compile wrappers."""
     if not isinstance(model, nn.Module):

@@ -17,7 +17,15 @@ from snip.costs import count_uses, element_flops
 from snip.errors import InputError, KindError, SnipWarning, listed, nearest
 from snip.initializers import INITIALIZERS, initialize
 from snip.masks import Masks, empty_layers, held_masks
-from snip.parameters import PARAMETRIZED, Predicate, is_sharded, left_out, require_prunable, unwrap
+from snip.parameters import (
+    PARAMETRIZED,
+    Predicate,
+    is_sharded,
+    left_out,
+    ordinary,
+    require_prunable,
+    unwrap,
+)
 from snip.selection import select
 from snip.sensitivity import Scores, connection_sensitivity
 from snip.version import __version__
@@ -56,7 +64,7 @@ def prune(
     if budget not in BUDGETS:
         raise nearest("budget", budget, BUDGETS)
     sparsity = checked_sparsity(sparsity)
-    chosen = require_prunable(model, params)
+    chosen = require_prunable(ordinary(model), params)
     _check_budget(model, chosen, sparsity)
     _check_redraw(redraw)
     check_scope(scope)

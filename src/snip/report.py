@@ -13,7 +13,7 @@ from snip.connectivity import Connectivity, connectivity, example_input
 from snip.costs import flops_per_element, uses
 from snip.errors import InputError
 from snip.masks import Masks, held_masks
-from snip.parameters import left_out, unwrap
+from snip.parameters import left_out, ordinary
 from snip.report_findings import warnings_of
 from snip.units import live_units
 
@@ -134,7 +134,7 @@ def report(
     `inputs` is an example of what the model takes (a tensor, a tuple, a dict, or a batch): it is
     needed for FLOPs and paths unless the masks come from `snip.prune`, which remembers both.
     """
-    model = unwrap(model)
+    model = ordinary(model)
     masks = _masks_of(model, masks)
     notes: list[str] = []
     used = _uses(model, masks, inputs, notes)

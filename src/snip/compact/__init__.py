@@ -25,7 +25,7 @@ from snip.compact.parts import GAPS, Part, Tensors, model_tensors, put_together,
 from snip.errors import FileError, InputError, KindError
 from snip.files import PathLike, write_with
 from snip.masks import Masks
-from snip.parameters import unwrap
+from snip.parameters import ordinary, unwrap
 from snip.shrink.shrinking import SHRUNK, Shrunk, shrunk
 from snip.shrink.surgery import Cut, Plan, check_plan, cut
 
@@ -52,7 +52,7 @@ def save(model: nn.Module, path: PathLike, *, dtype: torch.dtype | None = None) 
     """Write the surviving weights of `model`; `dtype` float16 or bfloat16 halves their values."""
     if dtype not in VALUE_KINDS:
         raise KindError(f"values cannot be written as {dtype}: use torch.float16 or bfloat16.")
-    model = unwrap(model)
+    model = ordinary(model)
     masks, provenance = holding.held(model) or ({}, {})
     parameters = {name for name, _ in model.named_parameters()}
     tensors: Tensors = {}

@@ -21,6 +21,7 @@ from snip.engine.network import Network
 from snip.engine.packing import PackedModule
 from snip.engine.recurrent import SparseRecurrent
 from snip.engine.recurrent import convertible as recurrent_convertible
+from snip.engine.tracing import trace
 from snip.errors import InputError, SnipWarning, nearest
 from snip.masks import Masks, held_masks
 from snip.parameters import unwrap
@@ -69,7 +70,10 @@ def densify(model: nn.Module) -> nn.Module:
     model = unwrap(model)
     if not isinstance(model, Network):
         raise InputError("this model was not made by snip.accelerate: it is an ordinary one.")
-    plain = model.plain[0]
+    plain = model.snip_plain[0]
+    first = next(model.parameters(), None)
+    if first is not None:  # it may have moved since
+        plain.to(first.device, first.dtype)
     plain.load_state_dict(model.state_dict(), strict=True)
     plain.train(model.training)
     return plain
@@ -127,12 +131,12 @@ def _converted(
 ) -> Network:
     """The network in the engine's layouts; layer by layer where it cannot be traced."""
     try:
-        traced = fx.symbolic_trace(model)
+        traced = trace(model)
         with undisturbed(model), torch.no_grad():
             Shapes(traced).run(inputs)
     except Exception as error:  # what a user's forward may raise under tracing has no common kind
         warnings.warn(
-            f"{type(model).__name__} cannot be traced ({str(error).splitlines()[0]}): its layers "
+            f"{type(model).__name__} cannot be traced ({_words(error)}): its layers "
             "run sparse one by one, with conversions at their borders.",
             SnipWarning,
             stacklevel=3,
@@ -144,7 +148,11 @@ def _converted(
         timings.save()
     ways = _take(root, ways)
     dense = {name for name, way in ways.items() if way == DENSE}
-    return Network(root, Converter(traced, root, dense).convert(), model, ways)
+    return Network(root, Converter(traced, root, dense).convert(), model, inputs.ndim, ways)
+
+
+def _words(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _take(root: nn.Module, ways: Mapping[str, str]) -> dict[str, str]:
@@ -160,13 +168,14 @@ def _take(root: nn.Module, ways: Mapping[str, str]) -> dict[str, str]:
         if way not in WAYS:
             raise nearest("way", way, WAYS)
         layer = layers[name]
-        if isinstance(layer, SparseLinear):
-            layer.run_dense = way != SPARSE
-        elif way == BLOCKED and not layer.has_blocked_way():
+        covered = isinstance(layer, SparseConv2d) and layer.has_blocked_way()
+        if way == BLOCKED and not covered:
             raise InputError(
-                f"{name} cannot run blocked, which is for 3 x 3 kernels of stride 1 in one group: "
-                "let it run sparse or dense."
+                f"{name} cannot run blocked, which is for 3 x 3 convolutions of stride 1 in one "
+                "group: let it run sparse or dense."
             )
+        if isinstance(layer, SparseLinear):
+            layer.run_dense = way == DENSE
         else:
             layer.run_blocked = way == BLOCKED
     return {name: way for name, way in ways.items() if way != SPARSE}

@@ -18,10 +18,9 @@ from snip.engine.kernels.pool import (
     mean_pool_backward,
 )
 from snip.engine.layers import SparseConv2d
-from snip.engine.layout import from_blocked, native, to_blocked
+from snip.engine.layout import Pair, from_blocked, native, pair, to_blocked
 
 Tensor = torch.Tensor
-Pair = tuple[int, int]
 
 
 class _NormTrain(torch.autograd.Function):
@@ -115,6 +114,8 @@ class BlockedNorm(nn.BatchNorm2d):
         if not native(x) or (self.weight is not None and not native(self.weight)):
             y = self.forward(from_blocked(x, batch))
             return to_blocked(y.relu() if self.relu else y)
+        if self.training or self.running_mean is None:
+            _refuse_single_values(batch, x)
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
         if not self.training and self.running_mean is not None:
@@ -139,6 +140,15 @@ class BlockedNorm(nn.BatchNorm2d):
         assert self.running_var is not None
         self.running_mean.lerp_(mean, momentum)
         self.running_var.lerp_(variance, momentum)
+
+
+def _refuse_single_values(batch: int, x: Tensor) -> None:
+    """As torch does: one value per channel has no variance."""
+    if batch * x.shape[2] * x.shape[3] == 1:
+        raise ValueError(
+            f"batch norm of {x.shape[1]} channels in training needs more than one value per "
+            "channel: give it more images, or call eval()."
+        )
 
 
 def conv_norm(x: Tensor, batch: int, conv: SparseConv2d, norm: BlockedNorm) -> Tensor:
@@ -193,15 +203,21 @@ def blocked_max_pool(
     if not native(x):
         settings = (kernel_size, stride, padding, dilation, ceil_mode)
         return to_blocked(F.max_pool2d(from_blocked(x, batch), *settings))
-    window = Window(
-        (x.shape[2], x.shape[3]),
-        pair(kernel_size),
-        pair(stride or kernel_size),
-        pair(padding),
-        pair(dilation),
-        ceil_mode,
-    )
-    return _MaxPool.apply(x, batch, window)
+    settings = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _MaxPool.apply(x, batch, pool_window((x.shape[2], x.shape[3]), *settings))
+
+
+def pool_window(
+    in_size: Pair,
+    kernel_size: int | Pair,
+    stride: int | Pair | None,
+    padding: int | Pair,
+    dilation: int | Pair,
+    ceil_mode: bool,
+) -> Window:
+    """A max pooling's settings, as torch takes them, on planes of one size."""
+    pairs = (pair(kernel_size), pair(stride or kernel_size), pair(padding), pair(dilation))
+    return Window(in_size, *pairs, ceil_mode)
 
 
 def blocked_mean(x: Tensor, batch: int) -> Tensor:
@@ -212,8 +228,3 @@ def blocked_mean(x: Tensor, batch: int) -> Tensor:
 def blocked_pad(x: Tensor, left: int, right: int, top: int, bottom: int) -> Tensor:
     """Zero padding of height and width."""
     return F.pad(x, (0, 0, left, right, top, bottom))
-
-
-def pair(value: int | Pair) -> Pair:
-    """A number stands for both directions."""
-    return (value, value) if isinstance(value, int) else (value[0], value[1])

@@ -91,7 +91,7 @@ def _conv_times(
     kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
     work = kept * math.prod(node.meta["shape"]) // node.meta["shape"][1]
     seconds = {SPARSE: 0.0, BLOCKED: math.inf, DENSE: math.inf}
-    if (kept * 50 < total and kept) or work < LITTLE:
+    if kept * 50 < total or work < LITTLE:
         return seconds  # below 2% dense has never won; not worth the user's time
 
     def work_of(way: str) -> Callable[[], object]:

@@ -52,7 +52,7 @@ def choose(
     fast = accelerate(model, batch)
     if not isinstance(fast, Network):  # no native kernels: accelerate has said so
         return model, Choice("dense")
-    chosen = Choice("sparse", fast.ways)
+    chosen = Choice("sparse", fast.snip_ways)
     if engine == "sparse":
         return fast, chosen
     seconds = {"dense": _step_seconds(model, batch), "sparse": _step_seconds(fast, batch)}
@@ -80,15 +80,15 @@ def _step_seconds(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) ->
 
 def _torch_work(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     weights = [p for p in model.parameters() if p.requires_grad]
-    torch.autograd.grad(F.cross_entropy(model(batch[0]), batch[1]), weights)
+    torch.autograd.grad(F.cross_entropy(model(batch[0]), batch[1]), weights, allow_unused=True)
 
 
 def _native_work(
     model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]
 ) -> Callable[[], object] | None:
     """The same as the one native call that a training makes of it, where it can."""
-    straight = model.straight if isinstance(model, Network) else None
-    program = None if straight is None else straight.training_program(model, batch[0].shape)
+    straight = model.snip_straight if isinstance(model, Network) else None
+    program = None if straight is None else straight.training_program(model, *batch)
     return (
         None
         if program is None

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from snip.engine.arguments import flattens_rows, pool_settings
 from snip.engine.blocked import BlockedNorm, blocked_max_pool, blocked_mean, blocked_pad
-from snip.engine.joining import drop_unused, join_chains, join_last_outputs, join_norms
+from snip.engine.joining import drop_unused, join_chains, join_norms, join_steps
 from snip.engine.layers import SparseConv2d, SparseLinear
 from snip.engine.layout import (
     batch_size,
@@ -57,7 +58,7 @@ class Converter:
                 self.values[node] = self._convert(node)
         join_chains(self.graph)
         join_norms(self.graph, self.root)
-        join_last_outputs(self.graph, self.root)
+        join_steps(self.graph, self.root)
         drop_unused(self.graph)
         self.graph.lint()
         return self.graph
@@ -139,7 +140,7 @@ class Converter:
 
     def _max_pool(self, node: fx.Node, module: Any) -> Value | None:
         value = self.values[node.args[0]]  # type: ignore[index]
-        settings = _pool_settings(node, module)
+        settings = pool_settings(node, module)
         if value.form != BLOCKED or settings is None:
             return None
         pooled = self._function(blocked_max_pool, value.forms[BLOCKED], value.batch, *settings)
@@ -147,15 +148,10 @@ class Converter:
 
     def _flatten(self, node: fx.Node, module: Any) -> Value | None:
         value = self.values[node.args[0]]  # type: ignore[index]
-        bounds = (
-            (module.start_dim, module.end_dim)
-            if module is not None
-            else (*node.args[1:], *node.kwargs.values())
-        )
+        if not flattens_rows(node, module, self._rank(node.args[0])):
+            return None
         if value.form == LINES:
             return value
-        if tuple(bounds) not in ((1,), (1, -1)):
-            return None
         lines = self._function(blocked_to_lines, value.forms[BLOCKED], value.batch)
         return Value({LINES: lines}, value.batch)
 
@@ -259,20 +255,3 @@ class Converter:
 
     def _rank(self, node: Any) -> int:
         return len(self._shape(node)) if isinstance(node, fx.Node) else 0
-
-
-def _pool_settings(node: fx.Node, module: Any) -> tuple[Any, ...] | None:
-    if module is not None:
-        if module.return_indices:
-            return None
-        return (
-            *(module.kernel_size, module.stride, module.padding, module.dilation),
-            module.ceil_mode,
-        )
-    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
-    given = dict(zip(names, node.args[1:], strict=False)) | node.kwargs
-    if given.pop("return_indices", False):
-        return None
-    defaults = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
-    settings = defaults | given
-    return tuple(settings[name] or defaults.get(name) for name in names)

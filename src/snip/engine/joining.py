@@ -9,7 +9,7 @@ from torch import fx, nn
 
 from snip.engine.blocked import BlockedNorm, conv_norm
 from snip.engine.chain import linear_chain
-from snip.engine.layers import SparseConv2d
+from snip.engine.layers import SparseConv2d, SparseLinear
 from snip.engine.layout import batch_size
 from snip.engine.recurrent import SparseRecurrent
 
@@ -41,27 +41,49 @@ def join_norms(graph: fx.Graph, root: nn.Module) -> None:
             _replace(graph, node, before, conv_norm, (x, batch, conv, norm))
 
 
-def join_last_outputs(graph: fx.Graph, root: nn.Module) -> None:
-    """A recurrent layer of which only the last output is read, rnn(x)[0][:, -1], gives just that.
+def join_steps(graph: fx.Graph, root: nn.Module) -> None:
+    """Around a recurrent layer: what a linear layer hands it, and what is read of it."""
+    for node in list(graph.nodes):
+        if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
+            continue
+        if isinstance(root.get_submodule(str(node.target)), SparseRecurrent):
+            _join_source(graph, root, node)
+            _join_last_output(graph, root, node)
+
+
+def _join_source(graph: fx.Graph, root: nn.Module, node: fx.Node) -> None:
+    """A linear layer that only this layer reads leaves its outputs as this one wants them."""
+    source: Any = node.args[0]
+    if source.op != "call_module" or len(source.users) > 1:
+        return
+    if isinstance(root.get_submodule(str(source.target)), SparseLinear):
+        with graph.inserting_before(source):
+            module = graph.get_attr(str(source.target))
+            found = graph.call_method("for_steps", (module, *source.args))
+        source.replace_all_uses_with(found)
+        graph.erase_node(source)
+
+
+def _join_last_output(graph: fx.Graph, root: nn.Module, node: fx.Node) -> None:
+    """Where only the last output is read, rnn(x)[0][:, -1], the layer gives just that.
 
     Otherwise the gradient of all the outputs would be made, zeros but for the last.
     """
-    for node in list(graph.nodes):
-        if node.op != "call_module" or len(node.args) != 1 or len(node.users) != 1 or node.kwargs:
-            continue
-        layer = root.get_submodule(str(node.target))
-        (outputs,) = node.users
-        if not isinstance(layer, SparseRecurrent) or not _picks(outputs, 0):
-            continue
-        (last,) = outputs.users if len(outputs.users) == 1 else (outputs,)
-        if not _picks(last, (slice(None), -1) if layer.batch_first else -1):
-            continue
-        with graph.inserting_before(node):
-            module = graph.get_attr(str(node.target))
-            found = graph.call_method("last_output", (module, *node.args))
-        last.replace_all_uses_with(found)
-        for old in (last, outputs, node):
-            graph.erase_node(old)
+    for unread in [user for user in node.users if not user.users and _picks(user, 1)]:
+        graph.erase_node(unread)
+    layer: Any = root.get_submodule(str(node.target))
+    outputs = next(iter(node.users), node)
+    last = next(iter(outputs.users), node)
+    if len(node.users) != 1 or len(outputs.users) != 1 or not _picks(outputs, 0):
+        return
+    if not _picks(last, (slice(None), -1) if layer.batch_first else -1):
+        return
+    with graph.inserting_before(node):
+        module = graph.get_attr(str(node.target))
+        found = graph.call_method("last_output", (module, *node.args))
+    last.replace_all_uses_with(found)
+    for old in (last, outputs, node):
+        graph.erase_node(old)
 
 
 def _picks(node: fx.Node, index: Any) -> bool:

@@ -13,11 +13,9 @@ from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.layout import LANES
 from snip.engine.kernels.linear import linear_forward
 from snip.engine.kernels.winograd import WinogradShape
-from snip.engine.layout import from_blocked, native, to_blocked
+from snip.engine.layout import Pair, as_lines, from_blocked, native, pair, to_blocked
 from snip.engine.packing import PackedModule
 from snip.engine.products import BlockedWay, ConvProduct, LinearProducts, SparseWay
-
-Pair = tuple[int, int]
 
 
 class SparseLinear(PackedModule):
@@ -38,15 +36,25 @@ class SparseLinear(PackedModule):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Plain [..., in features] -> [..., out features]."""
-        if not native(x) or not native(self.weight):
+        if not self._takes(x):
             y = F.linear(x, self._dense_weight(), self.dense("bias"))
             return y.relu() if self.relu else y
-        # The first dimension, the batch, changes fastest: then what a recurrent layer reads next
-        # lies as it wants it.
-        order = range(x.ndim - 1, -1, -1)
-        lines = x.permute(*order).reshape(self.in_features, -1)
-        y = self.on_lines(lines if lines.stride(1) == 1 else lines.contiguous())
-        return y.view(self.out_features, *x.shape[-2::-1]).permute(*order)
+        y = self.on_lines(as_lines(x.reshape(-1, self.in_features).t()))
+        return y.t().reshape(*x.shape[:-1], self.out_features).contiguous()
+
+    def for_steps(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, steps, in] -> [N, steps, out], lying in memory as a recurrent layer reads it.
+
+        The batch changes fastest there, then the steps.
+        """
+        if not self._takes(x) or x.ndim != 3:
+            return self.forward(x)
+        lines = as_lines(x.permute(2, 1, 0).reshape(self.in_features, -1))
+        y = self.on_lines(lines)
+        return y.view(self.out_features, x.shape[1], x.shape[0]).permute(2, 1, 0)
+
+    def _takes(self, x: torch.Tensor) -> bool:
+        return native(x) and native(self.weight) and x.numel() > 0
 
     def on_lines(self, x: torch.Tensor) -> torch.Tensor:
         """[in features, N] -> [out features, N]."""
@@ -88,7 +96,7 @@ class SparseConv2d(PackedModule):
         self, layer: nn.Conv2d, mask: torch.Tensor | None, bias_mask: torch.Tensor | None
     ) -> None:
         super().__init__()
-        self.stride, self.dilation = _pair(layer.stride), _pair(layer.dilation)
+        self.stride, self.dilation = pair(layer.stride), pair(layer.dilation)
         self.padding, self.groups = _padding(layer), layer.groups
         self.add_packed("weight", layer.weight, mask)
         self.add_packed("bias", layer.bias, bias_mask)
@@ -98,7 +106,7 @@ class SparseConv2d(PackedModule):
         """Plain [N, C, H, W] -> [N, O, H', W']."""
         if x.ndim == 3:
             return self.forward(x[None])[0]
-        if not native(x) or not native(self.weight):
+        if not native(x) or not native(self.weight) or not x.numel():
             return self.in_dense(x)
         return from_blocked(self.on_blocked(to_blocked(x), len(x)), len(x))
 
@@ -177,19 +185,15 @@ def convertible(layer: nn.Module) -> bool:
     return type(layer) is nn.Linear
 
 
-def _pair(value: int | tuple[int, ...]) -> Pair:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
 def _padding(layer: nn.Conv2d) -> Pair:
     if layer.padding == "valid":
         return (0, 0)
     if layer.padding == "same":
-        sizes = zip(_pair(layer.kernel_size), _pair(layer.dilation), strict=True)
+        sizes = zip(pair(layer.kernel_size), pair(layer.dilation), strict=True)
         height, width = (dilation * (k - 1) // 2 for k, dilation in sizes)
         return height, width
     assert not isinstance(layer.padding, str)
-    return _pair(layer.padding)
+    return pair(layer.padding)
 
 
 def _padding_is_symmetric(layer: nn.Conv2d) -> bool:

@@ -22,6 +22,8 @@ from snip.engine.kernels.layout import (
     rows_to_features,
 )
 
+Pair = tuple[int, int]
+
 
 class _ToBlocked(torch.autograd.Function):
     @staticmethod
@@ -113,8 +115,18 @@ def to_lines(x: torch.Tensor) -> torch.Tensor:
 
 
 def from_lines(x: torch.Tensor) -> torch.Tensor:
-    """[features, N] -> [N, features], a view."""
-    return x.t()
+    """[features, N] -> [N, features], contiguous as a layer's output usually is."""
+    return x.t().contiguous()
+
+
+def as_lines(x: torch.Tensor) -> torch.Tensor:
+    """[features, N] with the columns side by side, copied only where they are not."""
+    return x if x.stride(1) == 1 else x.clone(memory_format=torch.contiguous_format)
+
+
+def pair(value: int | tuple[int, ...]) -> Pair:
+    """A number stands for both directions."""
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
 def batch_size(x: torch.Tensor) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from snip.engine.blocked import pair
+from snip.engine.blocked import pool_window
 from snip.engine.kernels.library import vector_floats
 from snip.engine.kernels.network import (
     CONV,
@@ -20,10 +20,10 @@ from snip.engine.kernels.network import (
     LayerStruct,
     NativeNetwork,
 )
-from snip.engine.kernels.pool import Window
 from snip.engine.layers import SparseConv2d, SparseLinear
 from snip.engine.layout import FEW_IMAGES, native
 from snip.engine.straight import Stage
+from snip.errors import InputError
 
 MOST_LANES = 64  # of linear layers: some registers are left for the rest
 
@@ -32,23 +32,34 @@ class Program:
     """The layers of a straight network for one shape of input and number of lanes."""
 
     def __init__(
-        self, root: nn.Module, stages: tuple[Stage, ...], in_shape: tuple[int, ...], lanes: int
+        self,
+        root: nn.Module,
+        stages: tuple[Stage, ...],
+        in_shape: tuple[int, ...],
+        lanes: int,
+        *,
+        training: bool,
     ) -> None:
-        self.parameters: list[nn.Parameter] = []
-        self.offsets: list[int] = []
+        self.places: dict[nn.Parameter, int] = {}  # where the gradient of each trained one is
+        self._root, self._training = root, training
+        self._owners: list[tuple[str, nn.Module, str]] = []
         self._alive: list[Any] = []  # what the structs point to
         self._gradients, self._lanes, self._shape = 0, lanes, in_shape
         self._read = np.ones(math.prod(in_shape), dtype=bool)
         layers = [self._layer(stage, root, first=not i) for i, stage in enumerate(stages)]
         self.native = NativeNetwork(layers, lanes, self._gradients, self._read)
-        self._addresses = self._now()
+        self._state = self._now()
 
     def holds(self) -> bool:
-        """Whether the parameters still are where they were, and of the kind they were."""
-        return self._addresses == self._now()
+        """Whether modules and parameters are those it was made of, where and what they were."""
+        return self._state == self._now()
 
     def _now(self) -> list[Any]:
-        return [p.data_ptr() if native(p) else None for p in self.parameters]
+        parameters = [module._parameters[key] for _, module, key in self._owners]
+        return [
+            *(self._root.get_submodule(name) is module for name, module, _ in self._owners),
+            *(None if p is None else (id(p), p.data_ptr(), p.requires_grad) for p in parameters),
+        ]
 
     def _layer(self, stage: Stage, root: nn.Module, *, first: bool) -> LayerStruct:
         inputs = math.prod(self._shape)
@@ -57,12 +68,26 @@ class Program:
             self._pool(made, stage)
         elif stage.kind != "relu":
             layer: Any = root.get_submodule(stage.module)
+            self._owners += [(stage.module, layer, key) for key in ("weight", "bias")]
             made.relu = layer.relu
-            made.values, made.values_at = self._parameter(layer.weight)
-            made.bias, made.bias_at = self._parameter(layer.bias)
+            made.values, made.values_at = self._parameter(layer.weight, layer.weight.numel())
+            self._bias(made, layer)
             (self._linear if stage.kind == "linear" else self._conv)(made, layer, first)
         made.outputs = math.prod(self._shape)
         return made
+
+    def _bias(self, made: LayerStruct, layer: Any) -> None:
+        packed = layer.packed.get("bias")
+        if layer.bias is None or packed is None:
+            made.bias_at = -1
+            return
+        made.bias, made.bias_at = self._parameter(layer.bias, packed.total)
+        if packed.kept < packed.total:
+            dense = torch.zeros(packed.total, dtype=torch.float32, device="cpu")
+            rows = packed.positions.to(torch.int32)
+            made.bias_kept, made.bias = made.bias, dense.data_ptr()
+            made.bias_rows, made.bias_count = rows.data_ptr(), packed.kept
+            self._alive += [dense, rows]
 
     def _linear(self, made: LayerStruct, layer: SparseLinear, first: bool) -> None:
         index = layer.index
@@ -78,84 +103,79 @@ class Program:
     def _conv(self, made: LayerStruct, layer: SparseConv2d, first: bool) -> None:
         channels, height, width = self._shape
         index = layer.index((channels, height, width), self._lanes)
-        plans = (index.forward_plan, index.backward_plan, index.weights_plan)
-        made.kind = CONV
-        made.forward, made.backward, made.weights = (ctypes.addressof(p.struct) for p in plans)
+        plans = [index.forward_plan]
+        if self._training:  # nothing else needs the others
+            plans += [index.backward_plan, index.weights_plan]
+            made.backward, made.weights = (ctypes.addressof(plan.struct) for plan in plans[1:])
+        made.kind, made.forward = CONV, ctypes.addressof(index.forward_plan.struct)
         self._shape = index.out_shape
         self._alive += plans
 
     def _pool(self, made: LayerStruct, stage: Stage) -> None:
-        kernel, stride, padding, dilation, ceil_mode = stage.window
         channels, height, width = self._shape
-        window = Window(
-            (height, width),
-            *(pair(kernel), pair(stride or kernel), pair(padding), pair(dilation), ceil_mode),
-        )
+        window = pool_window((height, width), *stage.window)
         struct = window.struct()
         made.kind, made.window = MAX_POOL, ctypes.addressof(struct)
         self._shape = (channels, *window.out_size)
         self._alive.append(struct)
 
-    def _parameter(self, parameter: nn.Parameter | None) -> tuple[int | None, int]:
+    def _parameter(self, parameter: nn.Parameter, room: int) -> tuple[int, int]:
         """Its address, and the place of its gradient."""
-        if parameter is None:
-            return None, -1
-        offset = self._gradients
-        self.parameters.append(parameter)
-        self.offsets.append(offset)
+        if not native(parameter) or not parameter.is_contiguous():
+            raise InputError("the native network takes contiguous float32 parameters on the CPU.")
         if not parameter.requires_grad:
             return parameter.data_ptr(), -1
-        self._gradients += parameter.numel()
+        offset, self._gradients = self._gradients, self._gradients + room
+        self.places[parameter] = offset
         return parameter.data_ptr(), offset
 
 
 class Straight:
-    """The stages of a network, and the programs made of them so far."""
+    """The stages of a network for inputs of one rank, and the programs made of them so far."""
 
-    def __init__(self, stages: tuple[Stage, ...]) -> None:
-        self.stages = stages
+    def __init__(self, stages: tuple[Stage, ...], rank: int) -> None:
+        self.stages, self.rank = stages, rank
         self._programs: dict[tuple[Any, ...], Program | None] = {}
 
     def forward(self, root: nn.Module, x: Any) -> torch.Tensor | None:
         """The network's output without gradients; None where this is not for the native call."""
-        if not isinstance(x, torch.Tensor) or x.ndim < 2 or not len(x) or not native(x):
+        if not self._takes(x):
             return None
-        program = self.program(root, tuple(x.shape[1:]), self._lanes(len(x), training=False))
+        program = self._program(root, x.shape, training=False)
         return None if program is None else program.native.forward(x.contiguous())
 
-    def training_program(self, root: nn.Module, shape: torch.Size) -> Program | None:
-        """The program to train with, if there are parts enough for every thread."""
-        lanes = self._lanes(shape[0], training=True)
-        if math.ceil(shape[0] / lanes) < torch.get_num_threads() and self._convolves:
+    def training_program(
+        self, root: nn.Module, images: torch.Tensor, labels: torch.Tensor
+    ) -> Program | None:
+        """The program to train with on such a batch; None where that is not for the native call."""
+        usual = labels.dtype == torch.int64 and labels.device.type == "cpu"
+        if not self._takes(images) or not usual or labels.shape != images.shape[:1]:
             return None
-        return self.program(root, tuple(shape[1:]), lanes)
+        return self._program(root, images.shape, training=True)
 
-    def program(self, root: nn.Module, in_shape: tuple[int, ...], lanes: int) -> Program | None:
+    def _takes(self, x: Any) -> bool:
+        return isinstance(x, torch.Tensor) and x.ndim == self.rank and len(x) > 0 and native(x)
+
+    def _program(self, root: nn.Module, shape: torch.Size, *, training: bool) -> Program | None:
         """Prepared once; None if the stages do not fit the shape."""
-        key = (in_shape, lanes)
+        key = (shape[1:], self._lanes(shape[0], training=training), training)
         found = self._programs.get(key)
         if key not in self._programs or (found is not None and not found.holds()):
             try:
-                found = Program(root, self.stages, in_shape, lanes)
-            except ValueError:  # the ordinary way will say what is wrong
-                found = None
-            if found is not None and not all(map(native, found.parameters)):
+                found = Program(root, self.stages, tuple(shape[1:]), key[1], training=training)
+            except ValueError:  # the ordinary way will say what is wrong, if anything is
                 return None
             self._programs[key] = found
         return found
 
-    @property
-    def _convolves(self) -> bool:
-        return any(stage.kind in ("conv", "pool") for stage in self.stages)
-
     def _lanes(self, batch: int, *, training: bool) -> int:
         """Of a part: it depends on nothing but the batch, so that sums come out the same."""
-        if self._convolves:
+        if any(stage.kind in ("conv", "pool") for stage in self.stages):
             return 1 if batch < FEW_IMAGES and not training else max(FEW_IMAGES, vector_floats())
         return math.ceil(batch / math.ceil(batch / MOST_LANES))
 
     def __deepcopy__(self, memo: Any) -> Straight:
-        return Straight(self.stages)
+        return Straight(self.stages, self.rank)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"stages": self.stages, "_programs": {}}
+        return {"stages": self.stages, "rank": self.rank, "_programs": {}}

@@ -13,7 +13,7 @@ from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.library import empty
 from snip.engine.kernels.linear import linear_backward, linear_forward
 from snip.engine.kernels.recurrent import gru_backward, gru_forward, lstm_backward, lstm_forward
-from snip.engine.layout import native
+from snip.engine.layout import as_lines, native
 from snip.engine.packing import PackedModule
 from snip.errors import InputError
 
@@ -122,12 +122,12 @@ class SparseRecurrent(PackedModule):
         """As torch's layer: (outputs, last state)."""
         if isinstance(x, nn.utils.rnn.PackedSequence):
             raise InputError("packed sequences do not run sparse: pad them, or densify.")
-        if x.ndim != 3 or not native(x) or not native(self.weight_ih_l0):
+        if x.ndim != 3 or not x.numel() or not native(x) or not native(self.weight_ih_l0):
             return self._in_dense(x, state)
         if self.batch_first:
             x = x.transpose(0, 1)
         steps, batch = x.shape[:2]
-        lines = x.permute(2, 0, 1).reshape(self.input_size, steps * batch)
+        lines = as_lines(x.permute(2, 0, 1).reshape(self.input_size, steps * batch))
         if self.is_lstm:
             h0, c0 = (self._start(part, batch, x) for part in (state or (None, None)))
             out, last_h, last_c = LstmSequence.apply(
@@ -188,13 +188,13 @@ def _with_start(start: Tensor, columns: int) -> Tensor:
 
 def _carried(gradient: Tensor | None, hidden: int, batch: int) -> Tensor:
     """The gradient of a last state, to be written to."""
-    return torch.zeros(hidden, batch) if gradient is None else gradient.contiguous().clone()
+    if gradient is not None:
+        return gradient.clone(memory_format=torch.contiguous_format)
+    return empty(hidden, batch).zero_()
 
 
 def _lined(gradient: Tensor | None) -> Tensor | None:
-    if gradient is None:
-        return None
-    return gradient if gradient.stride(-1) == 1 else gradient.contiguous()
+    return None if gradient is None else as_lines(gradient)
 
 
 def _products(
@@ -203,7 +203,7 @@ def _products(
     """The gradients that are wanted of one product."""
     dx = empty(*x.shape) if to_x else None
     dw = torch.empty_like(values) if to_w else None
-    db = torch.empty(index.rows) if to_b else None
+    db = empty(index.rows) if to_b else None
     if to_x or to_w or to_b:
         linear_backward(index, values, x, dy, dx=dx, dw=dw, db=db)
     return dx, dw, db

@@ -39,7 +39,7 @@ def straight_stages(graph: fx.Graph, root: nn.Module) -> tuple[Stage, ...] | Non
     for before, node in pairwise(nodes):
         if node.op == "output":
             last = before.target is from_lines and node.args[0] is before
-            return tuple(stages) if stages and last and len(stages) <= MOST_LAYERS else None
+            return tuple(stages) if last and _runs_once(stages) else None
         found = None if before not in node.all_input_nodes else _stages(node, root, not stages)
         if found is None:
             return None
@@ -67,14 +67,17 @@ def _stages(node: fx.Node, root: nn.Module, first: bool) -> list[Stage] | None:
     return None
 
 
+def _runs_once(stages: list[Stage]) -> bool:
+    """A layer that runs twice would have two gradients."""
+    names = [stage.module for stage in stages if stage.module]
+    return bool(names) and len(names) == len(set(names)) and len(stages) <= MOST_LAYERS
+
+
 def _supported(layer: nn.Module) -> bool:
-    """A layer that runs sparse, with its bias whole or gone."""
-    if not isinstance(layer, (SparseConv2d, SparseLinear)):
-        return False
-    if layer.run_dense if isinstance(layer, SparseLinear) else layer.run_blocked:
-        return False
-    bias = layer.packed.get("bias")
-    return bias is None or bias.kept in (0, bias.total)
+    """A layer that runs sparse."""
+    if isinstance(layer, SparseLinear):
+        return not layer.run_dense
+    return isinstance(layer, SparseConv2d) and not layer.run_blocked
 
 
 def _hooked(module: nn.Module) -> bool:

@@ -15,7 +15,7 @@ from snip.batches import tensors_in
 from snip.calling import call
 from snip.errors import InputError
 from snip.masks import Masks
-from snip.parameters import unwrap
+from snip.parameters import ordinary, unwrap
 from snip.shrink.constants import contributions, fold
 from snip.shrink.follow import Traced, copied, follow, trace
 from snip.shrink.needs import Needs, needed_units
@@ -43,7 +43,7 @@ def shrink(model: nn.Module, batch: Any, *, fold: bool = True) -> nn.Module:
     outputs stay equal. `fold=False` removes only what contributes nothing now and later, so
     that training goes on exactly as before, too. `shrink_report` tells what was done.
     """
-    model = unwrap(model)
+    model = ordinary(model)
     masks = _checked_masks(model)
     small = copy.deepcopy(model)
     with undisturbed(model), torch.inference_mode(False):

@@ -10,11 +10,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from snip.engine.kernels.library import pointer
 from snip.engine.kernels.network import Gradients, ParameterStruct, sgd_update
-from snip.engine.layout import native
 from snip.engine.network import Network
 from snip.engine.program import Program
+from snip.errors import InputError
+from snip.holding import after_step
 from snip.training.evaluate import wrong_answers
 
 # step(model, optimizer, images, labels) -> (mean loss, wrong answers)
@@ -46,6 +49,12 @@ def training_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> TakeSte
     For an accelerated network whose layers follow one another in a line, forward, loss, backward
     and SGD's update are two native calls; anything else goes torch's way, with the same result.
     """
+    own = set(model.parameters())
+    if not any(p in own for group in optimizer.param_groups for p in group["params"]):
+        raise InputError(
+            "the optimiser has none of this model's parameters: make it after snip.accelerate, "
+            "whose network has parameters of its own."
+        )
     return FusedStep(model, optimizer)
 
 
@@ -54,7 +63,6 @@ class FusedStep:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model, self.optimizer = model, optimizer
-        self._shape: torch.Size | None = None
         self._program: Program | None = None
         self._gradients: Gradients | None = None
         self._update: Update | None = None
@@ -74,36 +82,35 @@ class FusedStep:
 
     def _prepared(self, images: torch.Tensor, labels: torch.Tensor) -> bool:
         """Whether this batch goes the native way; prepares it where it is new."""
-        straight = self.model.straight if isinstance(self.model, Network) else None
-        if straight is None or not native(images) or images.ndim < 2 or not len(images):
+        model = self.model
+        if not isinstance(model, Network) or model.snip_straight is None or _watched(model):
             return False
-        if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
+        program = model.snip_straight.training_program(model, images, labels)
+        if program is None or any(map(_watched, program.places)):
             return False
-        program = self._program
-        if program is None or images.shape != self._shape or not program.holds():
-            program = straight.training_program(self.model, images.shape)
-            self._shape, self._program = images.shape, program
-            if program is not None:
-                self._gradients = Gradients(program.native, len(images))
-                self._update = Update(program, self.optimizer)
-        return program is not None and not _hooked(program.parameters)
+        if program is not self._program:
+            self._program, self._update = program, Update(program, self.optimizer)
+            self._gradients = None
+        if self._gradients is None or self._gradients.batch != len(images):
+            self._gradients = Gradients(program.native, len(images))
+        return True
 
 
 class Update:
     """The optimiser's step on a program's parameters: native for SGD, torch's own otherwise."""
 
     def __init__(self, program: Program, optimizer: torch.optim.Optimizer) -> None:
-        self.optimizer = optimizer
-        places = zip(program.parameters, program.offsets, strict=True)
-        self._offsets = {p: at for p, at in places if p.requires_grad}
+        self.optimizer, self._places = optimizer, program.places
         self._structs: ctypes.Array[ParameterStruct] | None = None
         self._settings: list[Any] = []
+        self._written: list[torch.Tensor] = []
 
     def __call__(self, gradients: torch.Tensor) -> None:
         """Take the step."""
         if not self._native():
-            for p, offset in self._offsets.items():
-                p.grad = gradients[offset : offset + p.numel()].view(p.shape)
+            self.optimizer.zero_grad(set_to_none=True)
+            for p, offset in self._places.items():
+                p.grad = gradients[offset : offset + p.numel()].view(p.shape).clone()
             self.optimizer.step()
             return
         settings = self._places_and_settings()
@@ -111,6 +118,8 @@ class Update:
             self._structs = self._pointed()
             self._settings = self._places_and_settings()  # with the buffers that were missing
         sgd_update(self._structs, gradients)
+        for tensor in self._written:  # what autograd saved of them is not valid any more
+            torch.autograd.graph.increment_version(tensor)
         # What torch.optim.lr_scheduler looks for before it moves on.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
 
@@ -121,6 +130,8 @@ class Update:
             return False
         if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
             return False
+        if _global_optimizer_pre_hooks or set(_global_optimizer_post_hooks.values()) - {after_step}:
+            return False
         return all(
             not (group["dampening"] or group["maximize"] or group["differentiable"])
             and isinstance(group["lr"], float)
@@ -130,41 +141,38 @@ class Update:
     def _places_and_settings(self) -> list[Any]:
         """All that the structs hold and a user may change, such as by loading a state."""
         groups, state = self.optimizer.param_groups, self.optimizer.state
-        buffers = [state[p].get("momentum_buffer") for p in self._offsets if p in state]
+        buffers = [state[p].get("momentum_buffer") for p in self._places if p in state]
         return [
             *(None if buffer is None else buffer.data_ptr() for buffer in buffers),
-            *map(_settings, groups),
+            *((_settings(group), [id(p) for p in group["params"]]) for group in groups),
         ]
 
     def _pointed(self) -> ctypes.Array[ParameterStruct]:
         """Where the native update finds each parameter, its momentum and its settings."""
-        made = []
+        made, self._written = [], []
         for group in self.optimizer.param_groups:
             for p in group["params"]:
-                if p in self._offsets:
-                    momentum = self._momentum(p) if group["momentum"] else None
-                    made.append(
-                        ParameterStruct(
-                            *(p.data_ptr(), momentum, self._offsets[p], p.numel()),
-                            *_settings(group),
-                        )
-                    )
+                if p in self._places:
+                    buffer = self._momentum(p) if group["momentum"] else None
+                    self._written += [p] if buffer is None else [p, buffer]
+                    place = (pointer(p), pointer(buffer), self._places[p], p.numel())
+                    made.append(ParameterStruct(*place, *_settings(group)))
         return (ParameterStruct * len(made))(*made)
 
-    def _momentum(self, parameter: nn.Parameter) -> int:
+    def _momentum(self, parameter: nn.Parameter) -> torch.Tensor:
         """Its buffer, where torch.optim.SGD keeps it; zero is what its first step begins with."""
         state = self.optimizer.state[parameter]
         if state.get("momentum_buffer") is None:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-        return int(state["momentum_buffer"].data_ptr())
+            state["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
+        buffer: torch.Tensor = state["momentum_buffer"]
+        return buffer
 
 
 def _settings(group: dict[str, Any]) -> tuple[Any, ...]:
     return group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]
 
 
-def _hooked(parameters: list[nn.Parameter]) -> bool:
-    """Whether somebody waits for a gradient, as DistributedDataParallel does."""
-    return any(
-        p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in parameters
-    )
+def _watched(owner: Any) -> bool:
+    """Whether hooks on a network or parameter wait for what the native way does not do."""
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(owner, name, None) for name in (*names, "_post_accumulate_grad_hooks"))

@@ -153,7 +153,7 @@ def conv_backward_weights(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Gradient of the surviving weights [kept]; lanes beyond the batch never count."""
-    out = torch.empty(index.kept) if out is None else out
+    out = empty(index.kept) if out is None else out
     _check(x, index.in_shape, index, batch, "x")
     _check(dy, index.out_shape, index, batch, "dy")
     _check_values(out, index)

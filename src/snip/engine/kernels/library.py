@@ -152,8 +152,11 @@ HUGE = 4 << 20  # bytes from which a tensor is worth huge pages
 
 
 def empty(*shape: int) -> torch.Tensor:
-    """torch.empty, in huge pages when it is large: first touching small ones is slow."""
-    tensor = torch.empty(shape)
+    """float32 on the CPU, whatever the default is, in huge pages when it is large.
+
+    (First touching small pages is slow.)
+    """
+    tensor = torch.empty(shape, dtype=torch.float32, device="cpu")
     if tensor.nbytes >= HUGE:
         library().snip_prefer_huge_pages(tensor.data_ptr(), tensor.nbytes)
     return tensor

@@ -7,7 +7,7 @@ from ctypes import byref, c_double, c_float, c_int32, c_int64, c_void_p
 import numpy as np
 import torch
 
-from snip.engine.kernels.library import kernel
+from snip.engine.kernels.library import empty, kernel
 
 LINEAR, CONV, MAX_POOL, RECTIFIER = range(4)
 MOST_LAYERS = 64
@@ -23,6 +23,8 @@ class LayerStruct(ctypes.Structure):
         *((name, c_void_p) for name in ("rowptr", "cols", "t_rowptr", "t_cols", "t_order")),
         *((name, c_void_p) for name in ("window", "values", "bias")),
         *((name, c_int64) for name in ("values_at", "bias_at")),
+        *((name, c_void_p) for name in ("bias_kept", "bias_rows")),
+        ("bias_count", c_int64),
     )
 
 
@@ -76,7 +78,7 @@ class NativeNetwork:
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Contiguous x [batch, ...] -> y [batch, outputs]."""
-        y = torch.empty(len(x), self.outputs)
+        y = empty(len(x), self.outputs)
         kernel("network_forward")(
             *(byref(self.struct), x.data_ptr(), y.data_ptr(), len(x), torch.get_num_threads())
         )
@@ -89,7 +91,7 @@ class Gradients:
     def __init__(self, network: NativeNetwork, batch: int) -> None:
         parts = -(-batch // network.lanes)
         self.network, self.batch = network, batch
-        self.partial = torch.empty(parts, network.gradients)
+        self.partial = empty(parts, network.gradients)
         self.outcomes = (OutcomeStruct * parts)()
 
     def fill(self, x: torch.Tensor, labels: torch.Tensor) -> OutcomeStruct:
@@ -113,8 +115,7 @@ def sgd_update(parameters: "ctypes.Array[ParameterStruct]", gradients: torch.Ten
 
 def _runs(used: np.ndarray) -> np.ndarray:
     """[first, last) of the runs of used features; gaps of less than a cache line are no gaps."""
-    filled = used.copy()
-    edges = np.flatnonzero(np.diff(filled.astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
+    edges = np.flatnonzero(np.diff(used.astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
     merged: list[list[int]] = []
     for first, last in edges.tolist():
         if merged and first - merged[-1][1] < 16:

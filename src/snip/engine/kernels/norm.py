@@ -22,7 +22,7 @@ def norm_train(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalise by the batch's statistics: output, mean [C] and biased variance [C]."""
     sizes = _sizes(x, batch, gamma, beta)
-    y, mean, variance = empty(*x.shape), torch.empty(x.shape[1]), torch.empty(x.shape[1])
+    y, mean, variance = empty(*x.shape), empty(x.shape[1]), empty(x.shape[1])
     kernel("norm_train")(
         *map(pointer, (x, gamma, beta, y, mean, variance)),
         *(*sizes, eps, int(relu), torch.get_num_threads()),
@@ -58,7 +58,7 @@ def norm_backward(
     """Gradients of x, gamma and beta; `frozen` when mean and variance did not depend on x."""
     sizes = _sizes(x, batch, gamma, beta, mean, variance)
     _same(x, dy, "dy")
-    dx, dgamma, dbeta = empty(*x.shape), torch.empty(x.shape[1]), torch.empty(x.shape[1])
+    dx, dgamma, dbeta = empty(*x.shape), empty(x.shape[1]), empty(x.shape[1])
     kernel("norm_backward")(
         *map(pointer, (x, dy, gamma, beta, mean, variance, dx, dgamma, dbeta)),
         *(*sizes, eps, int(relu), int(frozen), torch.get_num_threads()),

@@ -35,6 +35,8 @@ class Window:
             raise InputError(f"a pooling window {self.kernel} has more than 255 positions")
         if any(2 * pad > size for pad, size in zip(self.padding, self.kernel, strict=True)):
             raise InputError(f"padding {self.padding} is more than half the window {self.kernel}")
+        if min(self.out_size) < 1:
+            raise InputError(f"a pooling window {self.kernel} is larger than {self.in_size}")
 
     @property
     def out_size(self) -> Pair:
@@ -63,7 +65,7 @@ def max_pool(x: torch.Tensor, batch: int, window: Window) -> tuple[torch.Tensor,
     if x.dim() != 5 or tuple(x.shape[2:4]) != window.in_size:
         raise InputError(f"x is {tuple(x.shape)}, but the window is for planes {window.in_size}")
     y = empty(*x.shape[:2], *window.out_size, lanes)
-    which = torch.empty(y.shape, dtype=torch.uint8)
+    which = torch.empty(y.shape, dtype=torch.uint8, device="cpu")
     kernel("max_pool")(
         *(x.data_ptr(), y.data_ptr(), which.data_ptr(), window.struct()),
         *(x.shape[0] * x.shape[1], lanes, torch.get_num_threads()),

@@ -56,7 +56,7 @@ def winograd_forward(
     if tuple(x.shape[1:]) != wanted or weights.numel() != shape.outs * shape.channels * 9:
         raise InputError(f"x is {tuple(x.shape)}, weights {tuple(weights.shape)}: not of {shape}")
     threads = torch.get_num_threads()
-    u = torch.empty(16 * shape.outs * shape.channels)
+    u = empty(16 * shape.outs * shape.channels)
     kernel("winograd_weights")(
         *(weights.data_ptr(), u.data_ptr(), shape.outs, shape.channels, int(back), threads)
     )

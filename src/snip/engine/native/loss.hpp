@@ -42,11 +42,12 @@ static LossOutcome cross_entropy(const float* z, float* dz, const int64_t* label
         for (int64_t c = 0; c < classes; c++)
             store_upto(dz + c * lanes + b, load_upto(dz + c * lanes + b, n) * by, n);
         for (int64_t j = 0; j < VL && b + j < valid; j++) {
-            int64_t label = labels[b + j], at = label * lanes + b + j, best = 0;
+            int64_t label = labels[b + j], best = 0;
             if (label < 0 || label >= classes) {
                 outcome.strange++;
                 continue;
             }
+            int64_t at = label * lanes + b + j;
             dz[at] -= scale;
             outcome.loss += __builtin_log(double(total[j])) + double(largest[j]) - z[at] + poison[j];
             while (best < classes && z[best * lanes + b + j] != largest[j]) best++;

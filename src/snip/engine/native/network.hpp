@@ -10,8 +10,13 @@ struct Layer {
     const ConvPlan *forward, *backward, *weights;  // of a convolution
     const int32_t *rowptr, *cols, *t_rowptr, *t_cols, *t_order;  // of a linear layer
     const Window* window;                                        // of a pooling
-    const float *values, *bias;
+    const float* values;
+    float* bias;
     int64_t values_at, bias_at;  // where their gradients go; negative: nobody asks
+    // Of a bias of which only some are left: those, and which. `bias` has room for all of them.
+    const float* bias_kept;
+    const int32_t* bias_rows;
+    int64_t bias_count;
 };
 
 struct Network {
@@ -40,6 +45,24 @@ struct Network {
     }
     int64_t parts(int64_t batch) const { return ceil_div(batch, lanes); }
 };
+
+// Puts the biases that are left into their places.
+static void spread_biases(const Network& net) {
+    for (int64_t i = 0; i < net.count; i++) {
+        const Layer& l = net.layers[i];
+        for (int64_t k = 0; k < l.bias_count; k++) l.bias[l.bias_rows[k]] = l.bias_kept[k];
+    }
+}
+
+// And back: of the gradients of all biases of a layer, those that are left move to the front.
+static void gather_biases(const Network& net, float* gradients) {
+    for (int64_t i = 0; i < net.count; i++) {
+        const Layer& l = net.layers[i];
+        if (l.bias_at < 0) continue;
+        for (int64_t k = 0; k < l.bias_count; k++)
+            gradients[l.bias_at + k] = gradients[l.bias_at + l.bias_rows[k]];
+    }
+}
 
 static int64_t planes_of(const Layer& l) { return l.out / (int64_t(l.window->out_h) * l.window->out_w); }
 
@@ -128,6 +151,7 @@ static void network_forward(const Network* network, const float* x, float* y, in
                             int32_t threads) {
     const Network& net = *network;
     int64_t out = net.layers[net.count - 1].out;
+    spread_biases(net);
     auto body = [&](int64_t part) {
         int64_t first = part * net.lanes, valid = least(net.lanes, batch - first);
         PartStates states(net);
@@ -142,6 +166,7 @@ static void network_gradients(const Network* network, const float* x, const int6
                               float* partial, LossOutcome* outcomes, int64_t batch, int32_t threads) {
     const Network& net = *network;
     int64_t parts = net.parts(batch);
+    spread_biases(net);
     auto body = [&](int64_t part) {
         int64_t first = part * net.lanes, valid = least(net.lanes, batch - first);
         PartStates states(net);
@@ -167,4 +192,5 @@ static void network_gradients(const Network* network, const float* x, const int6
         outcomes[0].strange += outcomes[part].strange;
     }
     outcomes[0].loss /= batch;
+    gather_biases(net, partial);
 }

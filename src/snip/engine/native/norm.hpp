@@ -7,11 +7,15 @@ struct Moments {
 
 // Two passes over one block's plane, which the cache holds; then blocks are merged (Chan et al.).
 static Moments plane_moments(const float* x, int64_t plane, const LaneMask& mask, int64_t samples) {
-    vf total[4] = {};
+    // Sums are taken from the first value: those of a constant channel (a dead unit's) are then exact,
+    // where an error in the mean would be magnified by the variance that is not there.
+    vf total[4] = {}, first = splat<vf>(x[0]);
     each_vector(plane, mask, [&](int64_t i, int64_t n, vi keep) {
-        total[i / VL % 4] += keep_lanes(load_upto(x + i, n), keep);
+        vf d = keep_lanes(load_upto(x + i, n) - first, keep);
+        if (n < VL) d = load_part(reinterpret_cast<float*>(&d), n);
+        total[i / VL % 4] += d;
     });
-    double mean = double(sum((total[0] + total[1]) + (total[2] + total[3]))) / samples;
+    double mean = double(sum((total[0] + total[1]) + (total[2] + total[3]))) / samples + x[0];
     vf squares[4] = {}, center = splat<vf>(float(mean));
     each_vector(plane, mask, [&](int64_t i, int64_t n, vi keep) {
         vf d = keep_lanes(load_upto(x + i, n) - center, keep);
@@ -38,16 +42,16 @@ static Moments channel_moments(const Blocks& b, const float* x, int64_t channel)
     return all;
 }
 
-// y = x * scale + shift, then ReLU.
-static void affine_channel(const Blocks& b, const float* x, float* y, int64_t channel, float scale,
-                           float shift, bool relu) {
-    vf s = splat<vf>(scale), o = splat<vf>(shift);
+// y = (x - center) * scale + shift, then ReLU.
+static void affine_channel(const Blocks& b, const float* x, float* y, int64_t channel, float center,
+                           float scale, float shift, bool relu) {
+    vf middle = splat<vf>(center), s = splat<vf>(scale), o = splat<vf>(shift);
     for (int64_t block = 0; block < b.count(); block++) {
         const float* from = x + b.at(block, channel);
         float* to = y + b.at(block, channel);
         LaneMask mask(b.lanes, b.valid(block));
         each_vector(b.plane, mask, [&](int64_t i, int64_t n, vi keep) {
-            vf v = load_upto(from + i, n) * s + o;
+            vf v = (load_upto(from + i, n) - middle) * s + o;
             store_upto(to + i, keep_lanes(relu ? relu_of(v) : v, keep), n);
         });
     }
@@ -63,7 +67,7 @@ static void norm_train(const float* x, const float* gamma, const float* beta, fl
         mean[c] = float(m.mean);
         variance[c] = float(m.squares / double(b.samples()));
         double scale = (gamma ? gamma[c] : 1.0) / __builtin_sqrt(variance[c] + eps);
-        affine_channel(b, x, y, c, float(scale), float((beta ? beta[c] : 0.0) - mean[c] * scale), relu);
+        affine_channel(b, x, y, c, mean[c], float(scale), beta ? beta[c] : 0.0f, relu);
     });
 }
 
@@ -73,7 +77,7 @@ static void norm_apply(const float* x, const float* scale, const float* shift, f
                        int32_t threads) {
     Blocks b{channels, plane, lanes, batch};
     each_channel(b, threads,
-                 [&](int64_t c) { affine_channel(b, x, y, c, scale[c], shift[c], relu); });
+                 [&](int64_t c) { affine_channel(b, x, y, c, 0.0f, scale[c], shift[c], relu); });
 }
 
 // Gradients of norm_train, or with `frozen` those of fixed statistics. ReLU's derivative comes from
@@ -87,9 +91,11 @@ static void norm_backward(const float* x, const float* dy, const float* gamma, c
         double inverse = 1.0 / __builtin_sqrt(variance[c] + eps);
         double scale = (gamma ? gamma[c] : 1.0) * inverse;
         vf s = splat<vf>(float(scale)), center = splat<vf>(mean[c]), zero = splat<vf>(0.0f);
-        vf o = splat<vf>(float((beta ? beta[c] : 0.0) - mean[c] * scale));
+        // The output as the forward pass computed it.
+        double shift = beta ? beta[c] : 0.0;
+        vf middle = frozen ? zero : center, o = splat<vf>(float(frozen ? shift - mean[c] * scale : shift));
         auto gradient = [&](vf v, vf d, vi keep) {
-            return keep_lanes(d, relu ? keep & (v * s + o > zero) : keep);
+            return keep_lanes(d, relu ? keep & ((v - middle) * s + o > zero) : keep);
         };
         double total = 0, along = 0;  // sums of g and of g * (x - mean)
         for (int64_t block = 0; block < b.count(); block++) {

@@ -1,0 +1,254 @@
+"""Networks and uses that an accelerated network must get right, or refuse in words."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import snip
+from snip.engine.kernels.library import available
+
+pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+
+
+@pytest.fixture(autouse=True)
+def _own_memory(tmp_path, monkeypatch):
+    monkeypatch.setenv("SNIP_CACHE", str(tmp_path))
+
+
+class Modes(nn.Module):
+    """What fx bakes in or forgets, one at a time."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.a, self.b = kind, nn.Linear(12, 12), nn.Linear(12, 12)
+        self.relu, self.c = nn.ReLU(inplace=True), nn.Linear(12, 6)
+
+    def encode(self, x):
+        return F.relu(self.a(x))
+
+    def forward(self, x):
+        if self.kind == "dropout":
+            return self.c(F.dropout(self.encode(x), 0.5, training=self.training))
+        if self.kind == "softmax in eval":
+            return self.c(x) if self.training else self.c(x).softmax(1)
+        if self.kind == "no gradient":
+            with torch.no_grad():
+                hidden = self.a(x)
+            return self.c(F.relu(hidden))
+        hidden = self.a(x)
+        if self.kind == "relu in place":
+            return self.c(self.b(self.relu(hidden)) + hidden)
+        if self.kind == "relu_ alone":
+            F.relu_(hidden)
+            return self.c(hidden)
+        if self.kind == "added in place":
+            same = hidden
+            hidden += self.b(x)
+            return self.c(same) + self.c(hidden)
+        if self.kind == "view overwritten":
+            hidden.flatten(1).relu_()
+            return self.c(hidden)
+        if self.kind == "by keyword":
+            return self.c(input=F.relu(hidden))
+        if self.kind == "a head of one":
+            return self.c(hidden).sum(1, keepdim=True).flatten()
+        if self.kind == "flat outputs":
+            return self.c(hidden).flatten()
+        return self.c(hidden).view(-1, 2, 3)  # "viewed"
+
+
+KINDS = (
+    *("dropout", "softmax in eval", "no gradient", "relu in place", "relu_ alone"),
+    *(
+        "added in place",
+        "view overwritten",
+        "by keyword",
+        "a head of one",
+        "flat outputs",
+        "viewed",
+    ),
+)
+
+
+def accelerated(model: nn.Module, images: torch.Tensor, **options) -> nn.Module:
+    labels = torch.zeros(len(images), dtype=torch.int64)
+    loss = lambda model, batch: model(batch[0]).square().mean()  # noqa: E731
+    snip.prune(model, (images, labels), sparsity=0.5, loss_fn=loss)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", snip.SnipWarning)
+        return snip.accelerate(model, images, **options)
+
+
+def _bias_gradient(network: nn.Module, name: str) -> torch.Tensor | None:
+    bias = network.get_submodule(name).bias
+    return None if bias is None else bias.grad
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_graph_does_what_the_network_does(kind):
+    torch.manual_seed(0)
+    model, images = Modes(kind), torch.randn(20, 12)
+    fast = accelerated(model, images)
+    for mode in (True, False):
+        found = []
+        for network in (model.train(mode), fast.train(mode)):
+            network.zero_grad()
+            torch.manual_seed(1)
+            outputs = network(images)
+            outputs.square().sum().backward()
+            found.append((outputs.detach(), *(_bias_gradient(network, name) for name in "ac")))
+        assert found[0][0].shape == found[1][0].shape
+        torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-4, atol=1e-5)
+        for layer, one, two in zip(("a", "c"), found[0][1:], found[1][1:], strict=True):
+            if two is None:  # nothing flows there, or no bias is left
+                packed = fast.get_submodule(layer).packed["bias"]
+                assert one is None or packed.kept == 0
+            else:
+                kept = fast.get_submodule(layer).packed["bias"].pack(one)
+                torch.testing.assert_close(two, kept, rtol=1e-4, atol=1e-4)
+
+
+def test_a_forward_that_cannot_be_traced_finds_its_own_methods():
+    class Untraceable(Modes):
+        def forward(self, x):
+            return self.c(self.encode(x)) if x.sum() > 0 else self.c(self.encode(-x))
+
+    model, images = Untraceable(""), torch.randn(7, 12)
+    fast = accelerated(model, images)
+    torch.testing.assert_close(fast(images), model(images), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(fast.encode(images), model.encode(images), rtol=1e-4, atol=1e-5)
+    with pytest.raises(AttributeError):
+        fast.no_such_method()
+
+
+def test_names_of_ours_may_be_names_of_the_users():
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.straight, self.ways, self.plain = (nn.Linear(5, 5) for _ in range(3))
+            self.names, self.source = nn.Linear(5, 5), nn.Linear(5, 4)
+
+        def forward(self, x):
+            return self.source(self.names(self.plain(self.ways(self.straight(x)))))
+
+    model, images = Named(), torch.randn(6, 5)
+    fast = accelerated(model, images)
+    torch.testing.assert_close(fast(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 12), (12,), (0, 12), (1, 1, 12)])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_inputs_of_another_rank_and_empty_ones(shape, gradients):
+    model = nn.Sequential(nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, 6))
+    fast = accelerated(model, torch.randn(8, 12))
+    images = torch.randn(shape)
+    with torch.set_grad_enabled(gradients):
+        torch.testing.assert_close(fast(images), model(images), rtol=1e-4, atol=1e-5)
+        for wrong in (torch.randn(4, 3, 4), torch.randn(4, 11)):
+            with pytest.raises((RuntimeError, snip.InputError)):
+                fast(wrong)
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_an_image_too_small_is_an_error_and_an_empty_batch_is_not(gradients):
+    model = nn.Sequential(*(nn.Conv2d(1, 4, 3), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(16, 3)))
+    fast = accelerated(model, torch.randn(5, 1, 10, 10))
+    with torch.set_grad_enabled(gradients):
+        assert fast(torch.randn(0, 1, 10, 10)).shape == (0, 3)
+        for size in (2, 3, 5):
+            with pytest.raises((RuntimeError, snip.InputError)):
+                fast(torch.randn(4, 1, size, size))
+
+
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("shape", [(1, 4), (4, 1), (1, 1), (3, 5)])
+def test_a_bare_recurrent_layer_of_any_size(cell, batch_first, shape):
+    model, images = cell(5, 8, batch_first=batch_first), torch.randn(*shape, 5)
+    loss = lambda model, batch: model(batch[0])[0].square().mean()  # noqa: E731
+    snip.prune(model, (images, images), sparsity=0.5, loss_fn=loss)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", snip.SnipWarning)
+        wrapped = nn.Sequential(copy.deepcopy(model))
+    masks = snip.Masks({f"0.{n}": m for n, m in snip.held_masks(model).items()})
+    masks.apply(wrapped)
+    fast = snip.accelerate(wrapped, images)
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients):
+            torch.testing.assert_close(fast(images)[0], wrapped(images)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_last_output_alone_is_computed_where_only_it_is_read():
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.fc = nn.Linear(5, 6), nn.Linear(7, 3)
+            self.rnn = nn.LSTM(6, 7, batch_first=True)
+
+        def forward(self, x):
+            outputs, _ = self.rnn(self.embed(x))
+            return self.fc(outputs[:, -1])
+
+    fast = accelerated(Reader(), torch.randn(4, 3, 5))
+    assert "last_output" in fast.snip_source
+    assert "for_steps" in fast.snip_source
+
+
+def test_constant_channels_are_normalised_as_exactly_as_by_torch():
+    norm, constant = nn.BatchNorm2d(3), torch.full((9, 3, 4, 5), -1.23)
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), norm, nn.ReLU(), nn.Flatten(), nn.Linear(60, 4))
+    fast = accelerated(model, torch.randn(9, 3, 4, 5))
+    blocked = fast.get_submodule("1")
+    from snip.engine.layout import from_blocked, to_blocked
+
+    found = from_blocked(blocked.on_blocked(to_blocked(constant), 9), 9)
+    assert found.abs().max() < 3e-6
+
+
+def test_a_single_value_per_channel_is_refused_in_training():
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 4))
+    fast = accelerated(model, torch.randn(4, 2, 3, 3))
+    with pytest.raises(ValueError, match="more than one value per channel"):
+        fast.train()(torch.randn(1, 2, 3, 3))
+
+
+@pytest.mark.parametrize("function", ["report", "shrink", "prune", "compact", "export", "masks"])
+def test_functions_for_ordinary_models_say_densify(function, tmp_path):
+    model, images = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)), torch.randn(3, 6)
+    fast = accelerated(model, images)
+    calls = {
+        "report": lambda: snip.report(fast, snip.held_masks(model)),
+        "shrink": lambda: snip.shrink(fast, images),
+        "prune": lambda: snip.prune(fast, (images, torch.zeros(3).long()), sparsity=0.9),
+        "compact": lambda: snip.compact.save(fast, tmp_path / "model.snip"),
+        "export": lambda: snip.export_onnx(fast, images, tmp_path / "model.onnx"),
+        "masks": lambda: snip.held_masks(model).apply(fast),
+    }
+    with pytest.raises(snip.InputError, match="densify"):
+        calls[function]()
+
+
+def test_densify_follows_another_dtype():
+    model, images = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)), torch.randn(3, 6)
+    fast = accelerated(model, images).double()
+    plain = snip.densify(fast)
+    assert next(plain.parameters()).dtype == torch.float64
+    torch.testing.assert_close(plain(images.double()), fast(images.double()))
+
+
+def test_the_default_dtype_does_not_matter():
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
+    images = torch.randn(9, 1, 5, 5)
+    fast = accelerated(model, images)
+    expected = fast(images)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.no_grad():
+            torch.testing.assert_close(fast(images), expected)
+        torch.testing.assert_close(fast(images), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
