@@ -42,7 +42,7 @@ class Program:
     ) -> None:
         self.places: dict[nn.Parameter, int] = {}  # where the gradient of each trained one is
         self._root, self._training = root, training
-        self._owners: list[tuple[str, nn.Module, str]] = []
+        self._owners: dict[str, nn.Module] = {}
         self._alive: list[Any] = []  # what the structs point to
         self._gradients, self._lanes, self._shape = 0, lanes, in_shape
         self._read = np.ones(math.prod(in_shape), dtype=bool)
@@ -55,11 +55,13 @@ class Program:
         return self._state == self._now()
 
     def _now(self) -> list[Any]:
-        parameters = [module._parameters[key] for _, module, key in self._owners]
-        return [
-            *(self._root.get_submodule(name) is module for name, module, _ in self._owners),
-            *(None if p is None else (id(p), p.data_ptr(), p.requires_grad) for p in parameters),
-        ]
+        state: list[Any] = []  # written out, as it is asked for before every step
+        for name, module in self._owners.items():
+            state.append(self._root.get_submodule(name) is module)
+            for p in module._parameters.values():
+                if p is not None:
+                    state += (id(p), p.data_ptr(), p.requires_grad)
+        return state
 
     def _layer(self, stage: Stage, root: nn.Module, *, first: bool) -> LayerStruct:
         inputs = math.prod(self._shape)
@@ -68,7 +70,7 @@ class Program:
             self._pool(made, stage)
         elif stage.kind != "relu":
             layer: Any = root.get_submodule(stage.module)
-            self._owners += [(stage.module, layer, key) for key in ("weight", "bias")]
+            self._owners[stage.module] = layer
             made.relu = layer.relu
             made.values, made.values_at = self._parameter(layer.weight, layer.weight.numel())
             self._bias(made, layer)
@@ -148,10 +150,14 @@ class Straight:
         self, root: nn.Module, images: torch.Tensor, labels: torch.Tensor
     ) -> Program | None:
         """The program to train with on such a batch; None where that is not for the native call."""
-        usual = labels.dtype == torch.int64 and labels.device.type == "cpu"
-        if not self._takes(images) or not usual or labels.shape != images.shape[:1]:
+        if not self.takes_batch(images, labels):
             return None
         return self._program(root, images.shape, training=True)
+
+    def takes_batch(self, images: torch.Tensor, labels: torch.Tensor) -> bool:
+        """Whether the native call reads such images and labels."""
+        usual = labels.dtype == torch.int64 and labels.device.type == "cpu"
+        return usual and self._takes(images) and labels.shape == images.shape[:1]
 
     def _takes(self, x: Any) -> bool:
         return isinstance(x, torch.Tensor) and x.ndim == self.rank and len(x) > 0 and native(x)

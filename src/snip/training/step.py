@@ -15,11 +15,12 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from snip.engine.kernels.library import pointer
 from snip.engine.kernels.network import Gradients, ParameterStruct, sgd_update
 from snip.engine.network import Network
-from snip.engine.program import Program
+from snip.engine.program import Program, Straight
 from snip.errors import InputError
 from snip.holding import after_step
 from snip.training.evaluate import wrong_answers
 
+MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # step(model, optimizer, images, labels) -> (mean loss, wrong answers)
 Step = Callable[[nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor], tuple[float, int]]
 # the same of one model and optimiser: step(images, labels)
@@ -63,6 +64,7 @@ class FusedStep:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model, self.optimizer = model, optimizer
+        self._shape: torch.Size | None = None
         self._program: Program | None = None
         self._gradients: Gradients | None = None
         self._update: Update | None = None
@@ -85,15 +87,20 @@ class FusedStep:
         model = self.model
         if not isinstance(model, Network) or model.snip_straight is None or _watched(model):
             return False
-        program = model.snip_straight.training_program(model, images, labels)
-        if program is None or any(map(_watched, program.places)):
+        if not model.snip_straight.takes_batch(images, labels):
             return False
-        if program is not self._program:
-            self._program, self._update = program, Update(program, self.optimizer)
-            self._gradients = None
-        if self._gradients is None or self._gradients.batch != len(images):
-            self._gradients = Gradients(program.native, len(images))
-        return True
+        if images.shape != self._shape or self._program is None or not self._program.holds():
+            self._prepare(model, model.snip_straight, images, labels)
+        return self._program is not None and not any(map(_awaited, self._program.places))
+
+    def _prepare(
+        self, model: nn.Module, straight: Straight, images: torch.Tensor, labels: torch.Tensor
+    ) -> None:
+        self._shape = images.shape
+        self._program = straight.training_program(model, images, labels)
+        if self._program is not None:
+            self._gradients = Gradients(self._program.native, len(images))
+            self._update = Update(self._program, self.optimizer)
 
 
 class Update:
@@ -121,7 +128,7 @@ class Update:
         for tensor in self._written:  # what autograd saved of them is not valid any more
             torch.autograd.graph.increment_version(tensor)
         # What torch.optim.lr_scheduler looks for before it moves on.
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+        self.optimizer._opt_called = True
 
     def _native(self) -> bool:
         """Plain SGD over these parameters, watched by nobody."""
@@ -172,7 +179,11 @@ def _settings(group: dict[str, Any]) -> tuple[Any, ...]:
     return group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]
 
 
-def _watched(owner: Any) -> bool:
-    """Whether hooks on a network or parameter wait for what the native way does not do."""
-    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(owner, name, None) for name in (*names, "_post_accumulate_grad_hooks"))
+def _watched(network: nn.Module) -> bool:
+    """Whether hooks on the network wait for a forward or backward pass of torch's."""
+    return any(getattr(network, name) for name in MODULE_HOOKS)
+
+
+def _awaited(parameter: nn.Parameter) -> bool:
+    """Whether hooks on a parameter wait for its gradient."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
