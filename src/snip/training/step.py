@@ -128,7 +128,7 @@ class Update:
         for tensor in self._written:  # what autograd saved of them is not valid any more
             torch.autograd.graph.increment_version(tensor)
         # What torch.optim.lr_scheduler looks for before it moves on.
-        self.optimizer._opt_called = True
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def _native(self) -> bool:
         """Plain SGD over these parameters, watched by nobody."""
