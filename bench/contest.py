@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from networks import Case
+from cases import Case
 from timing import Work, best_times
 from torch import Tensor
 

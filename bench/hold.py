@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 import torch
-from networks import training_step
+from cases import training_step
 from timing import paired_ratio
 
 import snip

@@ -16,8 +16,8 @@ import warnings
 from pathlib import Path
 
 import torch
+from cases import CASES, Case, flop_bound, pruned
 from contest import Contest, row
-from networks import CASES, Case, flop_bound, pruned
 from rivals import RUNTIMES, Network, dense_torch, plain_copy, sparseprop
 from timing import Work
 from torch import Tensor

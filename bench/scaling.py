@@ -9,7 +9,7 @@ layers, and of a fixed layer with ever more survivors, as ratios in one run.
 from __future__ import annotations
 
 import torch
-from networks import training_step
+from cases import training_step
 from timing import best_times
 from torch import nn
 

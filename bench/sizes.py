@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from networks import CASES, Case, pruned
+from cases import CASES, Case, pruned
 
 import snip
 

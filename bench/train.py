@@ -13,8 +13,8 @@ import argparse
 import warnings
 
 import torch
+from cases import CASES, Case, flop_bound, pruned, training_step
 from contest import Contest, row
-from networks import CASES, Case, flop_bound, pruned, training_step
 from rivals import Network, dense_torch, plain_copy, sparseprop
 from timing import Work
 

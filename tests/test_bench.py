@@ -10,9 +10,9 @@ from torch import nn
 
 import snip
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-contest, networks, rivals, timing, train = map(
-    import_module, ("contest", "networks", "rivals", "timing", "train")
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
+contest, cases, rivals, timing, train = map(
+    import_module, ("contest", "cases", "rivals", "timing", "train")
 )
 
 
@@ -173,6 +173,6 @@ def test_a_rival_that_fails_or_errs_is_named_with_the_reason() -> None:
 
 
 def test_a_row_of_the_training_table() -> None:
-    row = train.measure(networks.CASES[0], compiled=False, seconds=0)
+    row = train.measure(cases.CASES[0], compiled=False, seconds=0)
     for part in ("lenet-300-100", "ours", "eager", "best dense torch", "FLOP bound 50.0x"):
         assert part in row

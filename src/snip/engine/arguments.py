@@ -30,3 +30,10 @@ def flattens_rows(node: fx.Node, module: Any, rank: int) -> bool:
             zip(names, node.args[1:], strict=False), **node.kwargs
         )
     return bounds["start_dim"] == 1 and bounds["end_dim"] in (-1, rank - 1)
+
+
+def averages_planes(node: fx.Node) -> bool:
+    """Whether a mean is over height and width, [N, C, H, W] -> [N, C]."""
+    dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    keeps = node.kwargs.get("keepdim") or len(node.args) > 2
+    return not keeps and dims in ((2, 3), [2, 3], (-2, -1), [-2, -1])

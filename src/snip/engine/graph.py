@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from snip.engine.arguments import flattens_rows, pool_settings
+from snip.engine.arguments import averages_planes, flattens_rows, pool_settings
 from snip.engine.blocked import BlockedNorm, blocked_max_pool, blocked_mean, blocked_pad
 from snip.engine.joining import drop_unused, join_chains, join_norms, join_steps
 from snip.engine.layers import SparseConv2d, SparseLinear
@@ -162,13 +162,7 @@ class Converter:
         if module is not None or node.target is F.adaptive_avg_pool2d:
             size = module.output_size if module is not None else node.args[1]
             return self._mean_as_plane(node, value) if size in (1, (1, 1), [1, 1]) else None
-        dims = node.args[1:] or tuple(node.kwargs.get(k) for k in ("dim",) if k in node.kwargs)
-        if node.kwargs.get("keepdim") or tuple(dims) not in (
-            ((2, 3),),
-            ([2, 3],),
-            ((-2, -1),),
-            ([-2, -1],),
-        ):
+        if not averages_planes(node):
             return None
         return Value(
             {LINES: self._function(blocked_mean, value.forms[BLOCKED], value.batch)}, value.batch
