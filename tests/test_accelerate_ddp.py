@@ -1,12 +1,10 @@
 """An accelerated network under DistributedDataParallel in two real processes."""
 
-import socket
-import warnings
-
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from processes import run_in_two_processes
 from torch import nn
 
 import snip
@@ -54,12 +52,7 @@ def train_in_a_process(rank, port, folder):
 def folder(tmp_path_factory):
     """What two processes made of every network; started once, as starting is the slow part."""
     path = tmp_path_factory.mktemp("ddp")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.multiprocessing.spawn(train_in_a_process, (port, str(path)), nprocs=2)
+    run_in_two_processes(train_in_a_process, path)
     return path
 
 

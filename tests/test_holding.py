@@ -4,8 +4,6 @@ import copy
 import inspect
 import io
 import pickle
-import socket
-import warnings
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from networks import KINDS, make
+from processes import run_in_two_processes
 from torch import nn
 
 import snip
@@ -385,12 +384,7 @@ def train_in_a_process(rank, port, path):
 
 
 def test_ddp_in_two_processes(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.multiprocessing.spawn(train_in_a_process, (port, str(tmp_path)), nprocs=2)
+    run_in_two_processes(train_in_a_process, tmp_path)
     one, two = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert "Prune before wrapping" in (tmp_path / "0.txt").read_text()

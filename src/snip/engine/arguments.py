@@ -20,8 +20,8 @@ def pool_settings(node: fx.Node, module: Any) -> tuple[Any, ...] | None:
     return tuple(settings[name] or defaults.get(name) for name in names)
 
 
-def flattens_rows(node: fx.Node, module: Any, rank: int) -> bool:
-    """Whether a flatten makes one row of each element of the batch, [N, features]."""
+def flattens_rows(node: fx.Node, module: Any, rank: int = 0) -> bool:
+    """Whether a flatten makes one row of each element of the batch; the rank may be unknown."""
     if module is not None:
         bounds = {"start_dim": module.start_dim, "end_dim": module.end_dim}
     else:

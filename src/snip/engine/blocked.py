@@ -19,6 +19,7 @@ from snip.engine.kernels.pool import (
 )
 from snip.engine.layers import SparseConv2d
 from snip.engine.layout import Pair, from_blocked, native, pair, to_blocked
+from snip.engine.products import After
 
 Tensor = torch.Tensor
 
@@ -160,7 +161,7 @@ def conv_norm(x: Tensor, batch: int, conv: SparseConv2d, norm: BlockedNorm) -> T
     scale, shift = scale_and_shift(norm.weight, norm.bias, mean, variance, norm.eps)
     bias = conv.dense("bias")
     shift = shift if bias is None else torch.addcmul(shift, bias, scale)
-    return conv.infer(x, batch, scale, shift, relu=norm.relu)
+    return conv.infer(x, batch, After(scale, shift, norm.relu))
 
 
 class _MaxPool(torch.autograd.Function):

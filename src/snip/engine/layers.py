@@ -15,7 +15,7 @@ from snip.engine.kernels.linear import linear_forward
 from snip.engine.kernels.winograd import WinogradShape
 from snip.engine.layout import Pair, as_lines, from_blocked, native, pair, to_blocked
 from snip.engine.packing import PackedModule
-from snip.engine.products import BlockedWay, ConvProduct, LinearProducts, SparseWay
+from snip.engine.products import After, BlockedWay, ConvProduct, LinearProducts, SparseWay
 
 
 class SparseLinear(PackedModule):
@@ -115,22 +115,14 @@ class SparseConv2d(PackedModule):
         if not native(x) or not native(self.weight):
             return to_blocked(self.in_dense(from_blocked(x, batch)))
         if not torch.is_grad_enabled():
-            return self.infer(x, batch, None, self.dense("bias"), relu=self.relu)
+            return self.infer(x, batch, After(bias=self.dense("bias"), relu=self.relu))
         x, bias = x.contiguous(), self.dense("bias")
         return ConvProduct.apply(x, self.weight, bias, self._way(x), batch, self.relu)
 
-    def infer(
-        self,
-        x: torch.Tensor,
-        batch: int,
-        scale: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        *,
-        relu: bool,
-    ) -> torch.Tensor:
-        """Blocked -> blocked without gradients: the products (* scale) (+ bias) (then ReLU)."""
+    def infer(self, x: torch.Tensor, batch: int, after: After) -> torch.Tensor:
+        """Blocked -> blocked without gradients."""
         x = x.contiguous()
-        return self._way(x).forward(self.weight, x, batch, scale=scale, bias=bias, relu=relu)
+        return self._way(x).forward(self.weight, x, batch, after)
 
     def has_blocked_way(self) -> bool:
         """Whether the dense kernel on blocks covers this layer: 3 x 3, stride 1, one group."""

@@ -71,23 +71,25 @@ class LinearProducts(torch.autograd.Function):
 
 
 @dataclass(frozen=True)
+class After:
+    """What is done to a convolution's sums in the same pass: * scale, + bias, then ReLU."""
+
+    scale: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    relu: bool = False
+
+
+@dataclass(frozen=True)
 class SparseWay:
     """How a convolution computes its three products: by its surviving weights."""
 
     index: ConvIndex
 
     def forward(
-        self,
-        values: torch.Tensor,
-        x: torch.Tensor,
-        batch: int,
-        *,
-        scale: torch.Tensor | None = None,
-        bias: torch.Tensor | None = None,
-        relu: bool = False,
+        self, values: torch.Tensor, x: torch.Tensor, batch: int, after: After
     ) -> torch.Tensor:
-        """Outputs (* scale) (+ bias) (then ReLU)."""
-        return conv_forward(self.index, values, x, batch, scale=scale, bias=bias, relu=relu)
+        """Outputs."""
+        return conv_forward(self.index, values, x, batch, **vars(after))
 
     def to_input(self, values: torch.Tensor, dy: torch.Tensor, batch: int) -> torch.Tensor:
         """Gradient of the inputs."""
@@ -106,18 +108,11 @@ class BlockedWay(SparseWay):
     shape: WinogradShape
 
     def forward(
-        self,
-        values: torch.Tensor,
-        x: torch.Tensor,
-        batch: int,
-        *,
-        scale: torch.Tensor | None = None,
-        bias: torch.Tensor | None = None,
-        relu: bool = False,
+        self, values: torch.Tensor, x: torch.Tensor, batch: int, after: After
     ) -> torch.Tensor:
-        """Outputs (* scale) (+ bias) (then ReLU)."""
+        """Outputs."""
         dense = self.packed.unpack(values)
-        return winograd_forward(self.shape, dense, x, batch, scale=scale, bias=bias, relu=relu)
+        return winograd_forward(self.shape, dense, x, batch, **vars(after))
 
     def to_input(self, values: torch.Tensor, dy: torch.Tensor, batch: int) -> torch.Tensor:
         """Gradient of the inputs."""
@@ -138,7 +133,7 @@ class ConvProduct(torch.autograd.Function):
         batch: int,
         relu: bool,
     ) -> torch.Tensor:
-        y = way.forward(values, x, batch, bias=bias, relu=relu)
+        y = way.forward(values, x, batch, After(bias=bias, relu=relu))
         ctx.way, ctx.batch = way, batch
         ctx.save_for_backward(x, values, y if relu else None)
         return y

@@ -137,7 +137,7 @@ class Straight:
 
     def __init__(self, stages: tuple[Stage, ...], rank: int) -> None:
         self.stages, self.rank = stages, rank
-        self._programs: dict[tuple[Any, ...], Program | None] = {}
+        self._programs: dict[tuple[Any, ...], Program] = {}
 
     def forward(self, root: nn.Module, x: Any) -> torch.Tensor | None:
         """The network's output without gradients; None where this is not for the native call."""
@@ -166,7 +166,7 @@ class Straight:
         """Prepared once; None if the stages do not fit the shape."""
         key = (shape[1:], self._lanes(shape[0], training=training), training)
         found = self._programs.get(key)
-        if key not in self._programs or (found is not None and not found.holds()):
+        if found is None or not found.holds():
             try:
                 found = Program(root, self.stages, tuple(shape[1:]), key[1], training=training)
             except ValueError:  # the ordinary way will say what is wrong, if anything is

@@ -14,11 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from snip.engine.arguments import flattens_rows
 from snip.engine.blocked import blocked_max_pool
 from snip.engine.chain import linear_chain
 from snip.engine.kernels.network import MOST_LAYERS
 from snip.engine.layers import SparseConv2d, SparseLinear
 from snip.engine.layout import batch_size, blocked_to_lines, from_lines, to_blocked, to_lines
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Stage:
 def straight_stages(graph: fx.Graph, root: nn.Module) -> tuple[Stage, ...] | None:
     """The stages of a converted network from input to output; None if it is anything else."""
     nodes = [n for n in graph.nodes if n.op != "get_attr" and n.target is not batch_size]
-    if sum(n.op == "placeholder" for n in nodes) != 1 or any(map(_hooked, root.modules())):
+    if sum(n.op == "placeholder" for n in nodes) != 1 or any(map(hooked, root.modules())):
         return None
     stages: list[Stage] = []
     for before, node in pairwise(nodes):
@@ -80,20 +83,19 @@ def _supported(layer: nn.Module) -> bool:
     return isinstance(layer, SparseConv2d) and not layer.run_blocked
 
 
-def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+def hooked(module: nn.Module) -> bool:
+    """Whether hooks on the module wait for a forward or backward pass of torch's."""
+    return any(getattr(module, name) for name in HOOKS)
 
 
 def _flattens(node: fx.Node, root: nn.Module) -> bool:
     """Whether a node only makes rows of its input: flatten(1), view(-1, features)."""
-    settings = (*node.args[1:], *node.kwargs.values())
     if node.op == "call_module":
         module = root.get_submodule(str(node.target))
-        if not isinstance(module, nn.Flatten):
-            return False
-        return (module.start_dim, module.end_dim) == (1, -1)
+        return isinstance(module, nn.Flatten) and flattens_rows(node, module)
     if node.target in (torch.flatten, "flatten"):
-        return settings in ((1,), (1, -1))
+        return flattens_rows(node, None)
+    settings = (*node.args[1:], *node.kwargs.values())
     if node.target in ("view", "reshape"):
         return len(settings) == 2 and type(settings[0]) is int and settings[0] == -1
     return False

@@ -16,11 +16,11 @@ from snip.engine.kernels.library import pointer
 from snip.engine.kernels.network import Gradients, ParameterStruct, sgd_update
 from snip.engine.network import Network
 from snip.engine.program import Program, Straight
+from snip.engine.straight import hooked
 from snip.errors import InputError
 from snip.holding import after_step
 from snip.training.evaluate import wrong_answers
 
-MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # step(model, optimizer, images, labels) -> (mean loss, wrong answers)
 Step = Callable[[nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor], tuple[float, int]]
 # the same of one model and optimiser: step(images, labels)
@@ -85,7 +85,7 @@ class FusedStep:
     def _prepared(self, images: torch.Tensor, labels: torch.Tensor) -> bool:
         """Whether this batch goes the native way; prepares it where it is new."""
         model = self.model
-        if not isinstance(model, Network) or model.snip_straight is None or _watched(model):
+        if not isinstance(model, Network) or model.snip_straight is None or hooked(model):
             return False
         if not model.snip_straight.takes_batch(images, labels):
             return False
@@ -177,11 +177,6 @@ class Update:
 
 def _settings(group: dict[str, Any]) -> tuple[Any, ...]:
     return group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]
-
-
-def _watched(network: nn.Module) -> bool:
-    """Whether hooks on the network wait for a forward or backward pass of torch's."""
-    return any(getattr(network, name) for name in MODULE_HOOKS)
 
 
 def _awaited(parameter: nn.Parameter) -> bool:
