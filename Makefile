@@ -9,12 +9,13 @@ demo: $(READY)
 	$(BIN)/snip demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(READY)
 	$(BIN)/ruff check src tests bench
 	$(BIN)/ruff format --check src tests bench
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(READY)
 	$(BIN)/python bench/topk.py

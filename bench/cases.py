@@ -11,7 +11,7 @@ from torch import nn
 
 import snip
 from snip.data import load
-from snip.engine.network import Network
+from snip.engine.accelerated import Network
 from snip.models import build
 
 Batch = tuple[torch.Tensor, torch.Tensor]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from timing import best_times
 
-from snip.topk import keep_top
+from snip.selection.topk import keep_top
 
 TOTAL, KEPT = 17_000_000, 850_000
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from snip.common.errors import FileError
 from snip.data import load
-from snip.errors import FileError
 
 IDX = {
     "train-images-idx3-ubyte": ("train", 3),

@@ -11,8 +11,9 @@ from torch import nn
 
 import snip
 from snip.engine.kernels.library import available
-from snip.engine.layers import SparseConv2d, SparseLinear
-from snip.engine.packing import PackedModule
+from snip.engine.layers.conv import SparseConv2d
+from snip.engine.layers.linear import SparseLinear
+from snip.engine.layers.packing import PackedModule
 from snip.models import build
 
 pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")

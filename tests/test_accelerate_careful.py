@@ -203,7 +203,7 @@ def test_constant_channels_are_normalised_as_exactly_as_by_torch():
     model = nn.Sequential(nn.Conv2d(3, 3, 1), norm, nn.ReLU(), nn.Flatten(), nn.Linear(60, 4))
     fast = accelerated(model, torch.randn(9, 3, 4, 5))
     blocked = fast.get_submodule("1")
-    from snip.engine.layout import from_blocked, to_blocked
+    from snip.engine.layers.layouts import from_blocked, to_blocked
 
     found = from_blocked(blocked.on_blocked(to_blocked(constant), 9), 9)
     assert found.abs().max() < 3e-6

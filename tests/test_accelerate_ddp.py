@@ -8,8 +8,8 @@ from processes import run_in_two_processes
 from torch import nn
 
 import snip
+from snip.engine.accelerated import Network
 from snip.engine.kernels.library import available
-from snip.engine.network import Network
 from snip.models import build
 
 pytestmark = pytest.mark.skipif(not available(), reason="the native kernels are not built")

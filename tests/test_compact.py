@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import snip
-from snip import compact
-from snip.compact import gaps
+from snip.algorithm import SnipWarning, held_masks
+from snip.export import compact
+from snip.export.compact import gaps
+from snip.export.shrink import shrink
 from snip.masks import Masks
 from snip.models import build
-from snip.prune import SnipWarning, held_masks
-from snip.shrink import shrink
 
 
 def same_bits(a: nn.Module, b: nn.Module) -> bool:

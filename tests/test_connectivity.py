@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from snip.connectivity import connectivity, example_input
-from snip.units import live_units
+from snip.anatomy.units import live_units
+from snip.reports.connectivity import connectivity, example_input
 
 
 def all_kept(model):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from snip.costs import count_uses, flops, flops_per_element, uses
+from snip.selection.costs import count_uses, flops, flops_per_element, uses
 
 
 def test_linear_counts_the_leading_dimensions():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from snip.common.errors import InputError, KindError
 from snip.data import Augmentation, Batches, Split
 from snip.data.augment import flip_half, shift_at_random
-from snip.errors import InputError, KindError
 
 
 def numbered(count: int, shape: tuple[int, int, int] = (1, 2, 2)) -> Split:

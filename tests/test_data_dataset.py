@@ -11,9 +11,9 @@ import torch
 from data_layouts import isolate
 
 import snip.data
+from snip.common.errors import InputError, KindError
 from snip.data import Augmentation, Dataset, Split, load
 from snip.data.dataset import channel_statistics
-from snip.errors import InputError, KindError
 
 
 @pytest.fixture(autouse=True)

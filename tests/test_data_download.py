@@ -18,10 +18,10 @@ from data_layouts import (
     write_idx,
 )
 
+from snip.common.errors import FileError
 from snip.data import DATASETS, load
 from snip.data.download import download
 from snip.data.spec import Remote
-from snip.errors import FileError
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from data_layouts import (
     write_parquet,
 )
 
+from snip.common.errors import InputError
 from snip.data import load
-from snip.errors import InputError
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from data_layouts import (
     write_zip,
 )
 
+from snip.common.errors import FileError, InputError
 from snip.data import load
-from snip.errors import FileError, InputError
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ import torch
 
 import snip
 from snip.data import load
-from snip.engine.engines import choose
+from snip.engine.accelerated import Network
+from snip.engine.choice import choose
 from snip.engine.kernels.library import available
-from snip.engine.network import Network
 from snip.models import build
 from snip.runs import RunConfig, prepare, run
 from snip.training import TrainConfig, train

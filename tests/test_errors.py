@@ -2,7 +2,7 @@
 
 import pytest
 
-from snip.errors import FileError, nearest
+from snip.common.errors import FileError, nearest
 
 
 @pytest.mark.parametrize(

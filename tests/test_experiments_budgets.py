@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from snip.costs import flops
 from snip.data import load
 from snip.engine.kernels.library import available
 from snip.experiments.budget_arms import ARMS, SETTINGS, Arm, plan
 from snip.experiments.budgets import main, show, summary, turns
 from snip.runs import RunConfig, prepare
+from snip.selection.costs import flops
 
 SHORT = ["--model", "lenet-5-caffe", "--iterations", "4"]
 

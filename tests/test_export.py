@@ -12,11 +12,11 @@ from networks import make
 from torch import nn
 
 import snip
-from snip import export
-from snip.export import export_onnx
+from snip.algorithm import SnipWarning, held_masks
+from snip.export import onnx as export
+from snip.export.onnx import export_onnx
+from snip.export.shrink import shrink, shrink_report
 from snip.models import build
-from snip.prune import SnipWarning, held_masks
-from snip.shrink import shrink, shrink_report
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")

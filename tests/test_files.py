@@ -8,7 +8,7 @@ import pytest
 from safetensors import SafetensorError
 
 import snip
-from snip.files import (
+from snip.common.files import (
     append_line,
     read_json,
     remove_leftovers,

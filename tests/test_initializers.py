@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from snip.errors import InputError, KindError
-from snip.initializers import INITIALIZERS, TRUNCATED_STD, fans, initialize
+from snip.common.errors import InputError, KindError
 from snip.masks import Masks
+from snip.models.initializers import INITIALIZERS, TRUNCATED_STD, fans, initialize
 
 VARIANCE = {"vs": 1 / 400, "vs-h": 2 / 400, "vs-x": 2 / (400 + 1000)}
 

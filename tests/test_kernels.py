@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from snip.common.errors import InputError
 from snip.engine import kernels
 from snip.engine.kernels.library import forget_instruction_set
-from snip.errors import InputError
 
 if not kernels.available():
     pytest.skip(str(kernels.reason()), allow_module_level=True)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snip.engine import kernels
-from snip.engine.kernels.layout import LANES
+from snip.engine.kernels.conversions import LANES
 from snip.engine.kernels.library import forget_instruction_set
 
 if not kernels.available():

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from snip.budgets import kept_count
-from snip.errors import InputError
+from snip.anatomy.parameters import left_out, prunable_parameters
+from snip.common.errors import InputError
 from snip.models import IMAGES, MODELS, build
 from snip.models.padding import same_padding
 from snip.models.spec import Images
 from snip.models.wide_resnet import Block
-from snip.parameters import left_out, prunable_parameters
+from snip.selection.budgets import kept_count
 
 PAIRS = [(name, dataset) for name, spec in MODELS.items() for dataset in spec.datasets]
 

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 import snip
-from snip.pictures import _filters, _pixels, survivors
+from snip.reports.pictures import _filters, _pixels, survivors
 
 
 def lenet_masks():

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from snip import progress
-from snip.progress import track
+from snip.common import progress
+from snip.common.progress import track
 
 
 class Terminal(io.StringIO):

@@ -10,7 +10,7 @@ from networks import KINDS, make
 from torch import nn
 
 import snip
-from snip.costs import flops
+from snip.selection.costs import flops
 
 
 @pytest.mark.parametrize("kind", KINDS)

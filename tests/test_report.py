@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import nn
 
 import snip
-from snip.report_text import as_text, percent, short
+from snip.reports.text import as_text, percent, short
 
 
 def mlp():

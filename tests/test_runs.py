@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 import snip
+from snip.common.errors import FileError, InputError
 from snip.data import Dataset, load
-from snip.errors import FileError, InputError
 from snip.models import build
 from snip.runs import RunConfig, RunResult, run, seeds_of
 from snip.training import Metrics, TrainConfig, evaluate

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from snip.common.errors import InputError
 from snip.data import Dataset, load
-from snip.errors import InputError
 from snip.models import build
 from snip.runs import RunConfig, prepare, run, scoring_batches, seeds_of
 from snip.training import TrainConfig, paper_schedule

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from snip.common.errors import InputError, KindError
 from snip.data import Dataset, load
-from snip.errors import InputError, KindError
 from snip.runs import RunConfig, prepare, resolve_model, run
 from snip.training import TrainConfig
 

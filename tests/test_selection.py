@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import snip
-from snip.budgets import erk_densities
-from snip.topk import keep_top
+from snip.selection.budgets import erk_densities
+from snip.selection.topk import keep_top
 
 FEW_VALUES = st.sampled_from([0.0, -0.0, 1e-45, 1e-30, 0.5, 1.0, 1.0000001, 3e38, -2.0])
 
@@ -44,7 +44,7 @@ def test_the_top_k_is_exact_with_the_first_position_winning_ties(scores, data):
 
 
 def test_ties_across_parameters_and_chunks(monkeypatch):
-    monkeypatch.setattr("snip.topk.CHUNK", 3)
+    monkeypatch.setattr("snip.selection.topk.CHUNK", 3)
     scores = {"a": torch.tensor([[1.0, 2.0], [1.0, 1.0]]), "b": torch.ones(5)}
     masks = keep_top(scores, 5)
     assert masks["a"].tolist() == [[True, True], [True, True]]

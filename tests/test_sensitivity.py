@@ -12,7 +12,7 @@ from networks import KINDS, make
 from torch import nn
 
 import snip
-from snip.parameters import prunable_parameters
+from snip.anatomy.parameters import prunable_parameters
 
 
 def by_central_differences(model, batch, h=1e-6):

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import snip
+from snip.algorithm import held_masks
+from snip.export.shrink import ShrinkReport, shrink, shrink_report
+from snip.export.shrink.shrinking import shrunk
 from snip.masks import Masks
-from snip.prune import held_masks
-from snip.shrink import ShrinkReport, shrink, shrink_report
-from snip.shrink.shrinking import shrunk
 
 IMAGE = torch.randn(2, 2, 6, 6)
 

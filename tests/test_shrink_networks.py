@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import snip
-from snip.connectivity import connectivity
+from snip.algorithm import SnipWarning, held_masks
+from snip.anatomy.units import live_units
+from snip.export.shrink import shrink, shrink_report
 from snip.models import build
-from snip.prune import SnipWarning, held_masks
-from snip.shrink import shrink, shrink_report
-from snip.units import live_units
+from snip.reports.connectivity import connectivity
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 

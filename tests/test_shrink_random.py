@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from snip.export.shrink import shrink, shrink_report
 from snip.masks import Masks
-from snip.shrink import shrink, shrink_report
 
 ACTIVATIONS = {"relu": F.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "none": lambda x: x}
 KINDS = ("plain", "residual", "cat", "depthwise", "grouped", "gated", "maxpool", "avgpool", "up")

@@ -16,8 +16,8 @@ from training_parts import (
 )
 
 import snip
+from snip.common.errors import InputError
 from snip.data import Dataset, load
-from snip.errors import InputError
 from snip.models import build
 from snip.training import (
     DivergenceError,

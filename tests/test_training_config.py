@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from snip.errors import InputError, KindError
+from snip.common.errors import InputError, KindError
 from snip.training import TrainConfig, learning_rate, paper_schedule, shortened
 
 

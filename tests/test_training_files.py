@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from snip import files
+from snip.common import files
+from snip.common.errors import FileError
 from snip.data import Dataset, load
-from snip.errors import FileError
 from snip.training import Metrics, TrainConfig, load_checkpoint, train
 from snip.training.lock import locked
 

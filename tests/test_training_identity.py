@@ -16,8 +16,8 @@ from training_parts import (
     stopping_at,
 )
 
+from snip.common.errors import FileError
 from snip.data import Augmentation, Dataset, Split, load
-from snip.errors import FileError
 from snip.training import train
 
 

@@ -19,8 +19,8 @@ from training_parts import (
 )
 
 import snip
+from snip.common.errors import InputError
 from snip.data import Dataset, load
-from snip.errors import InputError
 from snip.training import DivergenceError, Metrics, load_checkpoint, train, train_step
 
 

@@ -17,8 +17,8 @@ from training_parts import (
 )
 
 import snip
+from snip.common.errors import FileError
 from snip.data import Augmentation, Dataset, load
-from snip.errors import FileError
 from snip.training import (
     Metrics,
     evaluate,

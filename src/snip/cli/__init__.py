@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from snip.cli.common import complain, remark, say
 from snip.cli.lazy import Entry, LazyGroup
-from snip.errors import InputError
+from snip.common.console import complain, remark, say
+from snip.common.errors import InputError
 
 # Nothing here may import torch: `snip --help` answers at once, a command loads what it needs.
 WORK, LOOK = "Work", "Look"
@@ -49,7 +49,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from snip.version import __version__
+        from snip.common.version import __version__
 
         say(f"snip {__version__}")
         raise typer.Exit

@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from snip.cli.common import say, show_facts
 from snip.cli.options import DataDir, Json
+from snip.common.console import say, show_facts
 from snip.data import DATASETS
 from snip.data.locate import check_named_folder, find, places
 from snip.data.spec import Layout, Reader, Spec

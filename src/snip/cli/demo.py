@@ -7,16 +7,17 @@ from typing import Annotated
 
 from safetensors.torch import load_file
 
-from snip import compact
-from snip.cli.common import remark, say, set_up_torch, show_table, size
 from snip.cli.flags import SHORT, run_config
 from snip.cli.options import Threads, option, switch
-from snip.engine.engines import ENGINES
-from snip.errors import InputError
+from snip.common.console import remark, say, show_table, size
+from snip.common.device import set_up_torch
+from snip.common.errors import InputError
+from snip.engine.choice import ENGINES
+from snip.export import compact
 from snip.masks import Masks
 from snip.models import build
-from snip.pictures import survivors
-from snip.report_text import percent
+from snip.reports.pictures import survivors
+from snip.reports.text import percent
 from snip.runs import RunConfig, RunResult, run
 from snip.runs.folder import RESULT, SELECTED
 from snip.training.journal import MASKS

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 
 from snip.cli.reading import State, Weights, network_of
-from snip.errors import FileError, InputError
+from snip.common.errors import FileError, InputError
 from snip.masks import Masks
-from snip.report import Report, report
-from snip.report_text import percent
+from snip.reports.report import Report, report
+from snip.reports.text import percent
 from snip.runs import RunResult
 from snip.runs.folder import CONFIG, RESULT, read_config
 from snip.training.journal import MASKS, METRICS

@@ -10,16 +10,16 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
-from snip.budgets import SCOPES
-from snip.engine.engines import ENGINES
-from snip.errors import InputError, nearest
-from snip.initializers import INITIALIZERS
+from snip.algorithm import BUDGETS
+from snip.anatomy.undisturbed import BATCH_NORM_MODES
+from snip.common.errors import InputError, nearest
+from snip.engine.choice import ENGINES
 from snip.models import IMAGES, MODELS
-from snip.prune import BUDGETS
+from snip.models.initializers import INITIALIZERS
 from snip.runs import METHODS, PROTOCOLS, RunConfig
-from snip.sensitivity import REDUCTIONS
+from snip.scoring.sensitivity import REDUCTIONS
+from snip.selection.budgets import SCOPES
 from snip.training import OPTIMIZERS, SCHEDULES, TrainConfig, shortened
-from snip.undisturbed import BATCH_NORM_MODES
 
 WHAT, PRUNING, TRAINING = "What", "Pruning", "Training"
 PAPER, SHORT = "paper", "short"

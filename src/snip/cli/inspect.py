@@ -8,14 +8,15 @@ from typing import Annotated
 
 import typer
 
-from snip.cli.common import remark, require_file_name, say, show, show_facts, show_table
 from snip.cli.findings import Finding, of_folder, of_masks, of_weights
 from snip.cli.options import Json, option
+from snip.cli.outputs import require_file_name
 from snip.cli.reading import read
-from snip.errors import InputError
+from snip.common.console import remark, say, show, show_facts, show_table
+from snip.common.errors import InputError
 from snip.masks import Masks
-from snip.pictures import survivors
-from snip.report_text import percent
+from snip.reports.pictures import survivors
+from snip.reports.text import percent
 
 DETAILS = "The kind of a file is told by its content. Nothing in it is executed."
 EXAMPLES = (

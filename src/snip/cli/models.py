@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from snip.cli.common import say, show_table
 from snip.cli.options import Json
+from snip.common.console import say, show_table
 from snip.models import MODELS
 
 DETAILS = "Your own network needs no entry here: give it as package.module:function."

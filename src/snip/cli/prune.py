@@ -7,15 +7,17 @@ from typing import Annotated, Any
 
 from torch import nn
 
-from snip.cli.common import require_file_name, set_up_torch, show, show_facts
 from snip.cli.flags import RUN_FIELDS, TRAINING_FIELDS, run_config, with_flags
 from snip.cli.options import DataDir, Device, Download, Threads, option
+from snip.cli.outputs import require_file_name
 from snip.cli.reading import load_into, read_weights
+from snip.common.console import show, show_facts
+from snip.common.device import set_up_torch
+from snip.common.errors import InputError
 from snip.data import load
 from snip.data.dataset import Dataset
-from snip.errors import InputError
 from snip.masks import Masks
-from snip.report import report
+from snip.reports.report import report
 from snip.runs import RunConfig, prepare, prune_network, resolve_model
 from snip.runs.folder import write_weights
 from snip.training.state import snapshot

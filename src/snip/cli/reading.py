@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 
-from snip.errors import FileError, InputError
-from snip.masks import FORMAT, Masks
+from snip.common.errors import FileError, InputError
+from snip.masks import Masks
+from snip.masks.masks import FORMAT
 from snip.models import MODELS
 from snip.runs import RunConfig, resolve_model
 from snip.training import load_checkpoint

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from snip.cli.common import remark, set_up_torch, show_facts
 from snip.cli.flags import (
     PAPER,
     RUN_FIELDS,
@@ -18,7 +17,9 @@ from snip.cli.flags import (
     with_flags,
 )
 from snip.cli.options import DataDir, Device, Download, Threads, option, switch
-from snip.report_text import percent
+from snip.common.console import remark, show_facts
+from snip.common.device import set_up_torch
+from snip.reports.text import percent
 from snip.runs import RunConfig, RunResult, resolve_model, run
 from snip.runs.folder import CONFIG, RESULT, require_own
 from snip.training.journal import CHECKPOINT

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from snip.common.errors import FileError, nearest
 from snip.data import cifar, tiny_imagenet
 from snip.data.augment import Augmentation
 from snip.data.batches import Batches
@@ -17,7 +18,6 @@ from snip.data.locate import check_named_folder, download_folder, find, places
 from snip.data.parquet import parquet_layout
 from snip.data.spec import Content, Layout, Reader, Remote, Spec
 from snip.data.split import Split
-from snip.errors import FileError, nearest
 
 __all__ = ["DATASETS", "Augmentation", "Batches", "Dataset", "Split", "load"]
 

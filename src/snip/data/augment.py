@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snip.errors import InputError
+from snip.common.errors import InputError
 
 
 @dataclass(frozen=True)

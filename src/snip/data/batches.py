@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from snip.common.errors import InputError, KindError
 from snip.data import randomness
 from snip.data.augment import Augmentation, augmented
 from snip.data.split import Split
-from snip.errors import InputError, KindError
 
 
 class Batches:

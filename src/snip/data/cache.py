@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from snip import files
-from snip.errors import FileError
-
-
-def cache_folder() -> Path:
-    """SNIP_CACHE, or the user's cache folder."""
-    chosen = os.environ.get("SNIP_CACHE")
-    if chosen:
-        return Path(os.path.expanduser(chosen))
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "snip"
+from snip.common import files
+from snip.common.cache import cache_folder
+from snip.common.errors import FileError
 
 
 def fingerprint(*words: object) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from snip.common.errors import InputError
 from snip.data import randomness
 from snip.data.augment import Augmentation
 from snip.data.batches import Batches
 from snip.data.split import Split
-from snip.errors import InputError
 
 DIGESTED = 500  # images of each part, about, that the identity looks at
 

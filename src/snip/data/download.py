@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from snip import files
+from snip.common import files
+from snip.common.errors import FileError
+from snip.common.progress import track
 from snip.data.spec import Remote
-from snip.errors import FileError
-from snip.progress import track
 
 _BLOCK = 1 << 18
 _PATIENCE = 30  # seconds without a byte

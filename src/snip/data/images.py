@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from snip.common.errors import InputError
+from snip.common.progress import track
 from snip.data.reading import unreadable
-from snip.errors import InputError
-from snip.progress import track
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from snip.data.cache import cache_folder
+from snip.common.cache import cache_folder
+from snip.common.errors import FileError
 from snip.data.spec import Reader, Spec
-from snip.errors import FileError
 
 # Inside a set's folder: torchvision's, the hub's and the archives' own ways to nest it.
 _INNER = ("raw", "data", "plain_text", "fashion_mnist", "default", "parquet")

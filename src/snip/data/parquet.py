@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from snip import files
+from snip.common import files
 from snip.data.cache import cached, fingerprint
 from snip.data.images import decode_images, decoder_version, is_jpeg, missing_extra
 from snip.data.reading import reading, unreadable

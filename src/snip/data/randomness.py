@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from snip.errors import InputError, KindError
+from snip.common.errors import InputError, KindError
 
 # The first word of every key, so that no two uses ever share a stream.
 VALIDATION, ORDER, AUGMENT = 1, 2, 3

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from snip.errors import FileError, InputError
+from snip.common.errors import FileError, InputError
 
 AGAIN = "it is damaged or incomplete: delete it and fetch it again"
 

@@ -40,6 +40,15 @@ class Remote:
 
 
 @dataclass(frozen=True)
+class Images:
+    """The shape of a data set's images [channels, size, size], and its number of classes."""
+
+    channels: int
+    size: int
+    classes: int
+
+
+@dataclass(frozen=True)
 class Spec:
     """Shape, names, layouts and home of one data set."""
 
@@ -54,3 +63,9 @@ class Spec:
     lossless: bool = True  # the genuine pixels never went through JPEG
     remotes: tuple[Remote, ...] = ()
     augment: Augmentation | None = None
+
+    @property
+    def images(self) -> Images:
+        """What a network must take and tell apart."""
+        channels, size, _ = self.shape
+        return Images(channels, size, self.classes)

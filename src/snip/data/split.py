@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from snip.errors import InputError, KindError
+from snip.common.errors import InputError, KindError
 
 
 @dataclass(frozen=True, eq=False)

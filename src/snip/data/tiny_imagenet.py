@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from snip import files
+from snip.common import files
 from snip.data.cache import cached, fingerprint
 from snip.data.images import decode_images, decoder_version
 from snip.data.reading import reading, unreadable

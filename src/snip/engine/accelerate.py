@@ -10,22 +10,23 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from snip.batches import first_tensor
-from snip.engine.blocked import BlockedNorm
-from snip.engine.choice import BLOCKED, DENSE, SPARSE, WAYS, fastest_ways
-from snip.engine.graph import Converter
+from snip.anatomy.calling import first_tensor
+from snip.anatomy.parameters import unwrap
+from snip.anatomy.undisturbed import undisturbed
+from snip.common.errors import InputError, SnipWarning, nearest
+from snip.engine.accelerated import Network
+from snip.engine.convert.converter import Converter
+from snip.engine.convert.timings import Timings
+from snip.engine.convert.ways import BLOCKED, DENSE, SPARSE, WAYS, fastest_ways
 from snip.engine.kernels.library import available, reason
-from snip.engine.layers import SparseConv2d, SparseLinear, convertible
-from snip.engine.memory import Timings
-from snip.engine.network import Network
-from snip.engine.packing import PackedModule
-from snip.engine.recurrent import SparseRecurrent
-from snip.engine.recurrent import convertible as recurrent_convertible
-from snip.engine.tracing import trace
-from snip.errors import InputError, SnipWarning, nearest
+from snip.engine.layers.conv import SparseConv2d, convertible
+from snip.engine.layers.linear import SparseLinear
+from snip.engine.layers.norm import BlockedNorm
+from snip.engine.layers.packing import PackedModule
+from snip.engine.layers.recurrent import SparseRecurrent
+from snip.engine.layers.recurrent import convertible as recurrent_convertible
 from snip.masks import Masks, held_masks
-from snip.parameters import unwrap
-from snip.undisturbed import undisturbed
+from snip.tracing.forward import trace
 
 
 def accelerate(

@@ -1,185 +1,104 @@
-"""Which way each layer runs: by timing, on the user's machine, remembered.
-
-"sparse" is the rule. A layer that is hardly sparse may be faster "blocked", in the dense kernel on
-blocks, or "dense", in torch's own; but that wants plain tensors, and each change of layout on the
-way costs a pass over memory. The cheapest assignment of all layers together is a minimum cut
-between those that take blocks and those that take plain tensors.
-"""
+"""Which engine a training runs on: dense, sparse, or whichever is timed to be faster."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-import networkx as nx  # torch itself depends on it
 import torch
-from torch import fx, nn
+import torch.nn.functional as F
+from torch import nn
 
-from snip.engine.kernels.library import instruction_set
-from snip.engine.layers import SparseConv2d, SparseLinear
-from snip.engine.layout import from_blocked, to_blocked
-from snip.engine.memory import Timings
-from snip.progress import track
+from snip.anatomy.undisturbed import undisturbed
+from snip.common.errors import nearest
+from snip.engine.accelerate import accelerate
+from snip.engine.accelerated import Network
+from snip.engine.kernels.straight import Gradients
+from snip.masks import held_masks
 
-ROUNDS = 3
-FEW = 20_000  # weights: a smaller product costs less than the timing, and chains better sparse
-LITTLE = 1 << 26  # multiply-adds, a millisecond: as little, and a straight network stays straight
-BLOCKS, PLAIN = "blocks", "plain"  # the two ends of the cut
-SPARSE, BLOCKED, DENSE = WAYS = ("sparse", "blocked", "dense")
-Ways = dict[str, str]
+ENGINES = ("auto", "sparse", "dense")
+ROUNDS = 5
 
 
-def fastest_ways(
-    traced: fx.GraphModule, root: nn.Module, timings: Timings, *, training: bool
-) -> Ways:
-    """The way of every layer that is not to run sparse, by its name."""
-    with torch.set_grad_enabled(training):
-        return _fastest_ways(traced, root, timings, training)
+@dataclass(frozen=True)
+class Choice:
+    """What was decided, so that a resumed run does the same sums in the same order."""
+
+    engine: str
+    ways: dict[str, str] = field(default_factory=dict)  # of layers that do not run sparse
+    step_seconds: dict[str, float] = field(default_factory=dict)  # what "auto" measured
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON writes it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Choice:
+        """The inverse of `to_dict`."""
+        return cls(data["engine"], dict(data["ways"]), dict(data["step_seconds"]))
 
 
-def _fastest_ways(
-    traced: fx.GraphModule, root: nn.Module, timings: Timings, training: bool
-) -> Ways:
-    nodes = [n for n in traced.graph.nodes if n.op == "call_module" and "shape" in n.meta]
-    layers = [(n, root.get_submodule(str(n.target))) for n in nodes]
-    chosen: Ways = {}
-    convolutions, graph = [], nx.DiGraph()
-    for node, layer in track(layers, description="timing layers", total=len(layers)):
-        name = str(node.target)
-        if isinstance(layer, SparseLinear):
-            if _dense_linear_wins(layer, node, timings, training):
-                chosen[name] = DENSE
-        elif isinstance(layer, SparseConv2d):
-            seconds = _conv_times(layer, node, timings, training)
-            on_blocks = min((SPARSE, BLOCKED), key=lambda way: seconds[way])
-            graph.add_edge(BLOCKS, node, capacity=seconds[DENSE])
-            graph.add_edge(node, PLAIN, capacity=seconds[on_blocks])
-            convolutions.append((node, name))
-            if on_blocks == BLOCKED:
-                chosen[name] = BLOCKED
-    if not convolutions:
-        return chosen
-    _add_borders(graph, traced, timings)
-    _, (_, plain) = nx.minimum_cut(graph, BLOCKS, PLAIN)
-    return chosen | {name: DENSE for node, name in convolutions if node in plain}
+def choose(
+    model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], engine: str
+) -> tuple[nn.Module, Choice]:
+    """The network to train with the engine asked for; `model` itself where that is dense."""
+    if engine not in ENGINES:
+        raise nearest("engine", engine, ENGINES)
+    if engine == "dense" or held_masks(model) is None:
+        return model, Choice("dense")
+    fast = accelerate(model, batch)
+    if not isinstance(fast, Network):  # no native kernels: accelerate has said so
+        return model, Choice("dense")
+    chosen = Choice("sparse", fast.snip_ways)
+    if engine == "sparse":
+        return fast, chosen
+    seconds = {"dense": _step_seconds(model, batch), "sparse": _step_seconds(fast, batch)}
+    if seconds["dense"] <= seconds["sparse"]:
+        return model, Choice("dense", step_seconds=seconds)
+    return fast, Choice("sparse", chosen.ways, seconds)
 
 
-def _add_borders(graph: nx.DiGraph, traced: fx.GraphModule, timings: Timings) -> None:
-    """Between a layer and its neighbours: what a change of layout there costs, both ways."""
-    for node in traced.graph.nodes:
-        shape = node.meta.get("shape", ())
-        if node.op == "placeholder":
-            graph.add_edge(node, PLAIN)  # without a capacity: what comes in is plain
-        if len(shape) != 4:
-            continue  # lines and plain matrices: cheap, and on the far side of every convolution
-        cost = _conversion_time(shape, timings)
-        for user in node.users:
-            for one, two in ((node, user), (user, node)):
-                graph.add_edge(one, two, capacity=cost)
+def choose_again(
+    model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], choice: Choice
+) -> nn.Module:
+    """The network of an earlier choice."""
+    if choice.engine == "dense":
+        return model
+    return accelerate(model, batch, ways=choice.ways)
 
 
-def _conv_times(
-    layer: SparseConv2d, node: fx.Node, timings: Timings, training: bool
-) -> dict[str, float]:
-    """Seconds of forward (and backward), each way."""
-    source: Any = node.args[0]
-    shape = source.meta["shape"]
-    first = source.op == "placeholder"  # nobody asks for the gradient of the input
-    kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
-    work = kept * math.prod(node.meta["shape"]) // node.meta["shape"][1]
-    seconds = {SPARSE: 0.0, BLOCKED: math.inf, DENSE: math.inf}
-    if kept * 50 < total or work < LITTLE:
-        return seconds  # below 2% dense has never won; not worth the user's time
-
-    def work_of(way: str) -> Callable[[], object]:
-        x = torch.randn(shape) if way == DENSE else to_blocked(torch.randn(shape))
-        x.requires_grad_(not first)
-        forward = layer.in_dense if way == DENSE else partial(layer.on_blocked, batch=shape[0])
-        return _round(partial(_run_as, layer, way, forward, x), layer, x, training)
-
-    where = f"groups={layer.groups} first={first} {_setting(training)}"
-    for way in WAYS if layer.has_blocked_way() else (SPARSE, DENSE):
-        key = f"{way} {list(shape)} {layer.extra_repr()} {where}"
-        seconds[way] = timings.get(key, partial(work_of, way), _best)
-    return seconds
+def _step_seconds(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """Best time of forward and backward; weights, buffers and gradients are left as they were."""
+    work = _native_work(model, batch) or partial(_torch_work, model, batch)
+    with undisturbed(model), torch.enable_grad():
+        model.train()
+        return min(_seconds(work) for _ in range(ROUNDS))
 
 
-def _run_as(
-    layer: SparseConv2d, way: str, forward: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
-) -> torch.Tensor:
-    """One forward pass in a way that may not be the layer's own."""
-    before, layer.run_blocked = layer.run_blocked, way == BLOCKED
-    try:
-        return forward(x)
-    finally:
-        layer.run_blocked = before
+def _torch_work(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    weights = [p for p in model.parameters() if p.requires_grad]
+    torch.autograd.grad(F.cross_entropy(model(batch[0]), batch[1]), weights, allow_unused=True)
 
 
-def _dense_linear_wins(
-    layer: SparseLinear, node: fx.Node, timings: Timings, training: bool
-) -> bool:
-    source: Any = node.args[0]
-    kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
-    if len(source.meta["shape"]) != 2 or kept * 20 < total or kept < FEW:
-        return False
-    batch = source.meta["shape"][0]
-    key = f"{batch} {layer.extra_repr()} {_setting(training)}"
-
-    def work(dense: bool) -> Callable[[], Callable[[], object]]:
-        def make() -> Callable[[], object]:
-            x = torch.randn(layer.in_features, batch, requires_grad=True)
-            way = layer.as_matrix if dense else layer.on_lines
-            return _round(lambda: way(x), layer, x, training)
-
-        return make
-
-    return timings.get(f"dense {key}", work(True), _best) < timings.get(
-        f"sparse {key}", work(False), _best
+def _native_work(
+    model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]
+) -> Callable[[], object] | None:
+    """The same as the one native call that a training makes of it, where it can."""
+    straight = model.snip_straight if isinstance(model, Network) else None
+    program = None if straight is None else straight.training_program(model, *batch)
+    return (
+        None
+        if program is None
+        else partial(
+            Gradients(program.native, len(batch[0])).fill, *(part.contiguous() for part in batch)
+        )
     )
 
 
-def _conversion_time(shape: tuple[int, ...], timings: Timings) -> float:
-    """Seconds to go from plain to blocked, and back with the gradient."""
-
-    def make() -> Callable[[], object]:
-        x = torch.randn(shape)
-        blocked = to_blocked(x)
-
-        def work() -> None:
-            to_blocked(x)
-            from_blocked(blocked, shape[0])
-
-        return work
-
-    return timings.get(f"convert {list(shape)} {_machine()}", make, _best)
-
-
-def _round(
-    forward: Callable[[], torch.Tensor], layer: nn.Module, x: torch.Tensor, training: bool
-) -> Callable[[], object]:
-    """One forward pass, in training with a backward pass that leaves no gradient behind."""
-    if not training:
-        return forward
-    wanted = [t for t in (x, *layer.parameters()) if t.requires_grad]
-    seed = torch.ones_like(forward())
-    return lambda: torch.autograd.grad(forward(), wanted, seed)
-
-
-def _best(work: Callable[[], object]) -> float:
-    times = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def _setting(training: bool) -> str:
-    return f"{'training' if training else 'inference'} {_machine()}"
-
-
-def _machine() -> str:
-    return f"{instruction_set()} {torch.get_num_threads()} threads"
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

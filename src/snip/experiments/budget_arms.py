@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from snip.costs import count_uses, element_flops, flops
+from snip.algorithm import BUDGETS
 from snip.data.dataset import Dataset
-from snip.prune import BUDGETS
 from snip.runs import RunConfig, draw_network, scoring_batches, seeds_of
-from snip.selection import select
-from snip.sensitivity import connection_sensitivity
+from snip.scoring.sensitivity import connection_sensitivity
+from snip.selection.costs import count_uses, element_flops, flops
+from snip.selection.select import select
 from snip.training.config import TrainConfig
 from snip.training.parts import seeded
 from snip.training.schedule import paper_schedule, shortened

@@ -19,22 +19,23 @@ from typing import Any
 
 import torch
 
-from snip.cli.common import complain, remark, set_up_torch, show_table
+from snip.algorithm import versions
+from snip.common.console import complain, remark, show_table
+from snip.common.device import set_up_torch
+from snip.common.errors import InputError
+from snip.common.files import read_json, write_json
 from snip.data import load
 from snip.engine.accelerate import accelerate
-from snip.errors import InputError
+from snip.engine.fused.step import training_step
 from snip.experiments.budget_arms import ARMS, SETTINGS, Arm, plan
-from snip.files import read_json, write_json
 from snip.masks import Masks, empty_layers
-from snip.prune import versions
-from snip.report_text import percent
+from snip.reports.text import percent
 from snip.runs import RunConfig, RunResult, draw_network, prepare, run
 from snip.runs.folder import REPORT
 from snip.runs.result import environment
 from snip.training.journal import MASKS
 from snip.training.parts import data_for, make_optimizer, set_learning_rate
 from snip.training.schedule import shortened
-from snip.training.step import training_step
 
 DENSE = "dense"  # the unpruned network in plain torch, timed beside the arms
 Record = dict[str, Any]

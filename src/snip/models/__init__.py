@@ -9,11 +9,11 @@ from functools import partial
 import torch
 from torch import nn
 
-from snip.errors import InputError, nearest
-from snip.initializers import initialize
+from snip.common.errors import InputError, nearest
 from snip.models.alexnet import AlexNet
+from snip.models.initializers import initialize
 from snip.models.lenet import LeNet5Caffe, LeNet300100
-from snip.models.recurrent import RowReader
+from snip.models.row_reader import RowReader
 from snip.models.spec import IMAGES, Images, ModelSpec
 from snip.models.vgg import VGG
 from snip.models.wide_resnet import WideResNet

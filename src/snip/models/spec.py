@@ -1,4 +1,4 @@
-"""What a network is built for: the data sets' shapes, and one row of the table of networks."""
+"""One row of the table of networks, and the images that networks are built for."""
 
 from __future__ import annotations
 
@@ -7,22 +7,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from snip.data import DATASETS
+from snip.data.spec import Images
 
-@dataclass(frozen=True)
-class Images:
-    """The shape of a data set's images [channels, size, size], and its number of classes."""
-
-    channels: int
-    size: int
-    classes: int
-
-
-IMAGES: dict[str, Images] = {
-    "mnist": Images(1, 28, 10),
-    "fashion-mnist": Images(1, 28, 10),
-    "cifar-10": Images(3, 32, 10),
-    "tiny-imagenet": Images(3, 64, 200),
-}
+# Shape and classes stand once, in the table of data sets.
+IMAGES: dict[str, Images] = {name: spec.images for name, spec in DATASETS.items()}
 
 
 @dataclass(frozen=True)

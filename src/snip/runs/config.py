@@ -10,20 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from snip.budgets import SCOPES, checked_sparsity
-from snip.engine.engines import ENGINES
-from snip.errors import InputError, KindError, nearest
-from snip.initializers import INITIALIZERS
+from snip.algorithm import BUDGETS
+from snip.anatomy.undisturbed import BATCH_NORM_MODES
+from snip.common.checks import check_fields, checked_number, checked_whole
+from snip.common.errors import InputError, KindError, nearest
+from snip.engine.choice import ENGINES
 from snip.models import IMAGES, MODELS
-from snip.prune import BUDGETS
-from snip.sensitivity import REDUCTIONS
-from snip.training.config import TrainConfig, check_fields, checked_number, checked_whole
+from snip.models.initializers import INITIALIZERS
+from snip.models.resolve import OWN
+from snip.scoring.sensitivity import REDUCTIONS
+from snip.selection.budgets import SCOPES, checked_sparsity
+from snip.training.config import TrainConfig
 from snip.training.schedule import paper_schedule
-from snip.undisturbed import BATCH_NORM_MODES
 
 METHODS = ("snip",)
 PROTOCOLS = ("train-scored", "redraw")  # the paper's text; the authors' code
-OWN = "own"  # the initialiser of a user's network: what its function draws
 # What decides the masks alone: a dense reference is the same run whatever these are.
 SCORING = (
     "method", "initializer", "score_batch_size", "score_batches", "reduction", "decay",

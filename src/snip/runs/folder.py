@@ -6,10 +6,10 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from snip import files
-from snip.errors import FileError, InputError
+from snip.common import files
+from snip.common.checks import differences
+from snip.common.errors import FileError, InputError
 from snip.runs.config import RunConfig
-from snip.training.config import differences
 from snip.training.journal import CHECKPOINT, ENGINE, MASKS, METRICS
 from snip.training.state import Weights
 

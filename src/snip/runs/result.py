@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from snip.errors import FileError
-from snip.files import read_json
+from snip.common.errors import FileError
+from snip.common.files import read_json
 from snip.runs.config import RunConfig
 from snip.runs.folder import RESULT
 from snip.training.journal import METRICS

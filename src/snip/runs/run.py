@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.algorithm import prune, versions
+from snip.anatomy.parameters import prunable_parameters
+from snip.common.errors import InputError
+from snip.common.files import write_json
 from snip.data import load
 from snip.data.dataset import Dataset
-from snip.errors import InputError
-from snip.files import write_json
 from snip.masks import Masks
-from snip.parameters import prunable_parameters
-from snip.prune import prune, versions
-from snip.report import report
+from snip.models.resolve import draw_network, redraw_network
+from snip.reports.report import report
 from snip.runs import folder as layout
 from snip.runs.config import RunConfig
-from snip.runs.network import draw_network, redraw_network
 from snip.runs.result import RunResult, environment
 from snip.training.evaluate import device_of
 from snip.training.journal import MASKS

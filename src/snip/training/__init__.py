@@ -1,5 +1,6 @@
 """Training: the paper's schedules, one loop, metrics, checkpoints that resume to the same bits."""
 
+from snip.engine.fused.step import Step, train_step, training_step
 from snip.training.checkpoint import load_checkpoint
 from snip.training.config import OPTIMIZERS, TrainConfig
 from snip.training.divergence import DivergenceError
@@ -7,7 +8,6 @@ from snip.training.evaluate import Evaluation, evaluate
 from snip.training.metrics import TIMING, Metrics
 from snip.training.parts import data_for
 from snip.training.schedule import LR_FACTORS, SCHEDULES, learning_rate, paper_schedule, shortened
-from snip.training.step import Step, train_step, training_step
 from snip.training.trainer import TrainResult, train
 
 __all__ = [

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip import files
-from snip.errors import FileError, SnipWarning
-from snip.training.config import TrainConfig, differences
+from snip.common import files
+from snip.common.checks import differences
+from snip.common.errors import FileError, SnipWarning
+from snip.training.config import TrainConfig
 from snip.training.state import different_shapes, extra_state, snapshot
 
 FORMAT = 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from snip.errors import InputError, KindError, nearest
+from snip.common.checks import check_fields, checked_number, checked_whole
+from snip.common.errors import InputError, KindError, nearest
 
 OPTIMIZERS = ("sgd", "adam")
 
@@ -60,52 +60,6 @@ class TrainConfig:
         """The inverse of `to_dict`; a field that is missing has its default."""
         check_fields(cls, data, "training option")
         return cls(**data)
-
-
-def check_fields(cls: type, data: Mapping[str, Any], kind: str) -> None:
-    """Refuse names that are no fields of the dataclass `cls`."""
-    known = {field.name for field in dataclasses.fields(cls)}
-    for name in data:
-        if name not in known:
-            raise nearest(kind, name, known)
-
-
-def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Where two configurations differ, the first four in words; empty if they do not."""
-    changed = [
-        f"{key} {theirs.get(key, 'default')!r} there, {ours.get(key, 'default')!r} here"
-        for key in sorted({*theirs, *ours})
-        if theirs.get(key) != ours.get(key)
-    ]
-    return "; ".join(changed[:4])
-
-
-def checked_number(
-    name: str,
-    value: Any,
-    *,
-    above: float | None = None,
-    least: float = 0.0,
-    below: float = math.inf,
-) -> float:
-    """`value` as a float if it lies within the limits; otherwise the reason why not."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise KindError(f"{name} is {value!r}, a {type(value).__name__}: give a number.")
-    low = f"at least {least:g}" if above is None else f"above {above:g}"
-    inside = value >= least if above is None else value > above
-    if not (inside and value < below):  # also refuses NaN
-        high = "finite" if math.isinf(below) else f"below {below:g}"
-        raise InputError(f"{name} is {value!r}: it must be {low} and {high}.")
-    return float(value)
-
-
-def checked_whole(name: str, value: Any, *, least: int) -> int:
-    """`value` if it is a whole number of at least `least`; otherwise the reason why not."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise KindError(f"{name} is {value!r}, a {type(value).__name__}: give a whole number.")
-    if value < least:
-        raise InputError(f"{name} is {value}: it must be at least {least}.")
-    return value
 
 
 def _drops(value: Any) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from snip.progress import BAR_EVERY, PATIENCE
+from snip.common.progress import BAR_EVERY, PATIENCE
 from snip.training.metrics import Running
 
 if TYPE_CHECKING:

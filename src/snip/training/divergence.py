@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from snip.errors import InputError
+from snip.common.errors import InputError
 from snip.training.journal import Journal
 
 

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from snip.errors import InputError
-from snip.undisturbed import restored_modes
+from snip.anatomy.undisturbed import restored_modes
+from snip.common.errors import InputError
+from snip.engine.fused.step import wrong_answers
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,6 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tenso
     if not images:
         raise InputError("there is nothing to evaluate on: the batches hold no images.")
     return Evaluation(loss / images, wrong / images)
-
-
-def wrong_answers(logits: torch.Tensor, labels: torch.Tensor) -> int:
-    """How many rows have their highest logit elsewhere than at the label."""
-    return int((logits.argmax(1) != labels).sum().item())
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip import files
-from snip.errors import FileError
+from snip.common import files
+from snip.common.errors import FileError
 from snip.training.checkpoint import restore, save_checkpoint
 from snip.training.metrics import Metrics
 from snip.training.state import State

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from snip.errors import FileError
+from snip.common.errors import FileError
 
 try:
     import fcntl

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.errors import FileError
+from snip.common.errors import FileError
 
 TIMING = ("seconds", "images_per_second")  # the only fields that a repeated run may change
 

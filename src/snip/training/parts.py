@@ -11,9 +11,9 @@ from itertools import chain, count, islice
 import torch
 from torch import nn
 
+from snip.common.errors import InputError
 from snip.data.batches import Batches
 from snip.data.dataset import Dataset
-from snip.errors import InputError
 from snip.training.config import TrainConfig
 
 EVALUATION_BATCH = 250  # images; only speed, memory and the last bits of a loss depend on it

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_right
 
-from snip.errors import nearest
+from snip.common.errors import nearest
+from snip.data import DATASETS
 from snip.training.config import TrainConfig
 
 # The text multiplies the rate by 0.1 at each drop, the authors' code by 0.2.
@@ -13,11 +14,9 @@ LR_FACTORS = {"paper": 0.1, "authors": 0.2}
 
 _GREY = TrainConfig()  # MNIST: batch 100, drops every 25k; the paper gives no end, 75k converges
 _COLOR = TrainConfig(batch_size=128, iterations=150_000, lr_drops=(30_000, 60_000, 90_000, 120_000))
+# The appendix names no schedule for Tiny-ImageNet other than CIFAR's: colour images share one.
 SCHEDULES = {
-    "mnist": _GREY,
-    "fashion-mnist": _GREY,
-    "cifar-10": _COLOR,
-    "tiny-imagenet": _COLOR,  # the appendix names no other than CIFAR's
+    name: _GREY if spec.images.channels == 1 else _COLOR for name, spec in DATASETS.items()
 }
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from torch import nn
 
-from snip.engine.engines import Choice, choose, choose_again
-from snip.errors import FileError
-from snip.files import damaged, read_json, write_json
+from snip.common.errors import FileError
+from snip.common.files import damaged, read_json, write_json
+from snip.engine.choice import Choice, choose, choose_again
 from snip.masks import Masks, held_masks
 from snip.training.journal import ENGINE, MASKS
 from snip.training.parts import Data

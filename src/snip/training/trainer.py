@@ -11,10 +11,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from snip.anatomy.parameters import unwrap
+from snip.anatomy.undisturbed import restored_modes
 from snip.data.dataset import Dataset
 from snip.engine.accelerate import densify
+from snip.engine.fused.step import Step, TakeStep, training_step
 from snip.masks import Masks
-from snip.parameters import unwrap
 from snip.training.config import TrainConfig
 from snip.training.display import Display
 from snip.training.divergence import require_finite, require_finite_weights
@@ -34,8 +36,6 @@ from snip.training.parts import (
 from snip.training.schedule import learning_rate
 from snip.training.start import hold, keep, on_engine
 from snip.training.state import State, Weights, snapshot
-from snip.training.step import Step, TakeStep, training_step
-from snip.undisturbed import restored_modes
 
 CHECKPOINT_SECONDS = 20.0
 

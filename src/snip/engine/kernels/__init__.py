@@ -6,8 +6,7 @@ from snip.engine.kernels.conv import (
     conv_backward_weights,
     conv_forward,
 )
-from snip.engine.kernels.index import LinearIndex
-from snip.engine.kernels.layout import (
+from snip.engine.kernels.conversions import (
     LANES,
     blocks_to_features,
     blocks_to_rows,
@@ -17,6 +16,7 @@ from snip.engine.kernels.layout import (
     rows_to_blocks,
     rows_to_features,
 )
+from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.library import available, instruction_set, instruction_sets, reason
 from snip.engine.kernels.linear import linear_backward, linear_forward
 from snip.engine.kernels.norm import norm_apply, norm_backward, norm_train, relu_backward
@@ -27,7 +27,7 @@ from snip.engine.kernels.pool import (
     mean_pool,
     mean_pool_backward,
 )
-from snip.engine.kernels.recurrent import gru_backward, gru_forward, lstm_backward, lstm_forward
+from snip.engine.kernels.recurrence import gru_backward, gru_forward, lstm_backward, lstm_forward
 
 __all__ = [
     "LANES",

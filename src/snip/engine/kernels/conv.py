@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from snip.common.errors import InputError
+from snip.engine.kernels.conversions import LANES
 from snip.engine.kernels.index import check_mask
-from snip.engine.kernels.layout import LANES
 from snip.engine.kernels.library import empty, kernel, pointer, vector_floats
 from snip.engine.kernels.plan import ConvPlan, Taps
 from snip.engine.kernels.tiling import FORWARD, WEIGHTS
-from snip.errors import InputError
 
 Pair = tuple[int, int]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from snip.errors import InputError
+from snip.common.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from snip.common.errors import InputError, nearest
 from snip.engine import build
 from snip.engine.kernels.plan import ConvPlanStruct
-from snip.errors import InputError, nearest
 
 P, N, L, D = c_void_p, c_int32, c_int64, c_double
 PLAN = POINTER(ConvPlanStruct)

@@ -2,9 +2,9 @@
 
 import torch
 
+from snip.common.errors import InputError
 from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.library import empty, kernel, pointer
-from snip.errors import InputError
 
 RELU, ACCUMULATE = 1, 2
 

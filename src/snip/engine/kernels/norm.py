@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from snip.engine.kernels.layout import check_blocks
+from snip.common.errors import InputError
+from snip.engine.kernels.conversions import check_blocks
 from snip.engine.kernels.library import empty, kernel, pointer
-from snip.errors import InputError
 
 Tensor = torch.Tensor
 

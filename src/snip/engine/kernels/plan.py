@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from snip.common.errors import InputError
 from snip.engine.kernels.tiling import Costs, Workload, choose, packed_shape
-from snip.errors import InputError
 
 FIRST, LAST = 1, 2  # places of a segment among those of its output
 NUMBERS = (

@@ -6,7 +6,8 @@ from dataclasses import astuple, dataclass
 
 import torch
 
-from snip.engine.kernels.layout import (
+from snip.common.errors import InputError
+from snip.engine.kernels.conversions import (
     LANES,
     blocks_to_features,
     check_blocks,
@@ -14,7 +15,6 @@ from snip.engine.kernels.layout import (
     features_to_blocks,
 )
 from snip.engine.kernels.library import empty, kernel
-from snip.errors import InputError
 
 Pair = tuple[int, int]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from snip.engine.kernels.layout import LANES, check_blocks
+from snip.common.errors import InputError
+from snip.engine.kernels.conversions import LANES, check_blocks
 from snip.engine.kernels.library import empty, kernel, pointer
-from snip.errors import InputError
 
 Pair = tuple[int, int]
 

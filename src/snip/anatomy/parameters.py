@@ -1,0 +1,149 @@
+"""Which parameters are connections: what counts in m, what is left out, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import ParametrizationList
+
+from snip.common.errors import InputError, KindError
+
+Predicate = Callable[[str, nn.Module, nn.Parameter], bool]
+Owners = dict[str, list[tuple[str, nn.Module]]]
+
+PRUNABLE_LAYERS = (
+    nn.Linear,
+    nn.Bilinear,
+    _ConvNd,
+    nn.RNNBase,
+    nn.RNNCellBase,
+    nn.MultiheadAttention,
+)
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm) + ((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ())
+# bias_k and bias_v of attention are learned tokens, not connections between units.
+ATTENTION_TOKENS = ("bias_k", "bias_v")
+# weight_norm and its kin compute the weight from other tensors: zeros there are no zeros in it.
+PARAMETRIZED = "parametrized (weight_norm, spectral_norm, ...)"
+
+
+def prunable_parameters(
+    model: nn.Module, predicate: Predicate | None = None
+) -> dict[str, nn.Parameter]:
+    """The parameters that count in m, in the model's order, a tied one once."""
+    reasons = left_out(model, predicate)
+    model = unwrap(model)
+    return {name: p for name, p in model.named_parameters() if name not in reasons}
+
+
+def left_out(model: nn.Module, predicate: Predicate | None = None) -> dict[str, str]:
+    """Every parameter that stays out, with the reason."""
+    if predicate is not None and not callable(predicate):
+        raise KindError(f"params is {predicate!r}: give a function of (name, module, param).")
+    model = unwrap(model)
+    owners = parameter_owners(model)
+    found = {
+        name: _why_out(owners[name], parameter, predicate)
+        for name, parameter in model.named_parameters()
+    }
+    return {name: reason for name, reason in found.items() if reason is not None}
+
+
+def parameter_owners(model: nn.Module) -> Owners:
+    """First name of each parameter -> all (name, module) pairs that hold it."""
+    first: dict[torch.Tensor, str] = {}
+    owners: Owners = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for key, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            name = f"{prefix}.{key}" if prefix else key
+            owners.setdefault(first.setdefault(parameter, name), []).append((name, module))
+    return owners
+
+
+def ordinary(model: nn.Module) -> nn.Module:
+    """The user's own module; one that `snip.accelerate` made is refused."""
+    model = unwrap(model)
+    if getattr(model, "snip_accelerated", False):
+        raise InputError(
+            "this is an accelerated network: snip.densify(model) gives the ordinary model with its "
+            "weights, which this function takes."
+        )
+    return model
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside DDP, DataParallel and torch.compile wrappers."""
+    if not isinstance(model, nn.Module):
+        raise KindError(
+            f"the model is a {type(model).__name__}, not a torch.nn.Module: "
+            "pass the network itself, not its parameters or its state."
+        )
+    while True:
+        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            model = model.module
+        elif "_orig_mod" in model._modules:  # torch.compile(model)
+            model = cast(nn.Module, model._modules["_orig_mod"])
+        else:
+            return model
+
+
+def require_prunable(
+    model: nn.Module, predicate: Predicate | None = None
+) -> dict[str, nn.Parameter]:
+    """`prunable_parameters`, or an error that says why there are none."""
+    params = prunable_parameters(model, predicate)
+    if params:
+        return params
+    reasons = sorted(set(left_out(model, predicate).values()))
+    raise InputError(
+        f"{type(unwrap(model)).__name__} has no prunable parameters "
+        f"({'; '.join(reasons) or 'it has no parameters at all'}). "
+        "Choose some with params=lambda name, module, param: ..."
+    )
+
+
+def is_sharded(parameter: torch.Tensor) -> bool:
+    """Whether a parameter is split over processes (FSDP, tensor parallel)."""
+    # By name, so that torch.distributed is imported by nobody who does not use it.
+    return any(kind.__name__ in ("DTensor", "FlatParameter") for kind in type(parameter).__mro__)
+
+
+def _why_out(
+    owners: list[tuple[str, nn.Module]], parameter: nn.Parameter, predicate: Predicate | None
+) -> str | None:
+    if is_lazy(parameter):
+        raise InputError(
+            f"parameter {owners[0][0]!r} is lazy and has no shape yet: "
+            "run the model on one batch before pruning it."
+        )
+    if not parameter.requires_grad:
+        return "frozen (requires_grad=False)"
+    if not parameter.is_floating_point():
+        return f"not a real floating-point tensor ({parameter.dtype})"
+    if predicate is not None:
+        chosen = any(predicate(name, module, parameter) for name, module in owners)
+        return None if chosen else "the predicate left it out"
+    reasons = [_why_layer_out(name, module) for name, module in owners]
+    # A weight shared with an embedding is an embedding: one veto is enough.
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _why_layer_out(name: str, module: nn.Module) -> str | None:
+    if isinstance(module, NORMS):
+        return "normalisation layer"
+    if isinstance(module, EMBEDDINGS):
+        return "embedding"
+    key = name.rpartition(".")[2]
+    if key in ATTENTION_TOKENS:
+        return "learned attention token"
+    if isinstance(module, ParametrizationList) or key.endswith(("weight_g", "weight_v", "_orig")):
+        return PARAMETRIZED
+    if isinstance(module, PRUNABLE_LAYERS):
+        return None
+    return f"layer type {type(module).__name__} is not pruned by default"

@@ -1,0 +1,62 @@
+"""Which units of a layer still have a connection: neurons, channels, hidden units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from snip.anatomy.parameters import parameter_owners, unwrap
+
+
+@dataclass(frozen=True)
+class LiveUnits:
+    """True where a unit on that side of a weight has a connection."""
+
+    outputs: torch.Tensor
+    inputs: torch.Tensor
+
+
+def live_units(model: nn.Module, masks: Mapping[str, torch.Tensor]) -> dict[str, LiveUnits]:
+    """Live units per weight; with effective masks, those that lie on a path.
+
+    A recurrent layer's hidden unit counts once for all its gates, and is alive if its input or
+    its recurrent weights are: `weight_ih*` and `weight_hh*` then say the same of their outputs.
+    """
+    owners = parameter_owners(unwrap(model))
+    return {
+        name: _live(owners[name][0][1], name, mask, masks)
+        for name, mask in masks.items()
+        if mask.ndim > 1
+    }
+
+
+def _live(
+    module: nn.Module, name: str, mask: torch.Tensor, masks: Mapping[str, torch.Tensor]
+) -> LiveUnits:
+    inputs = _any_but(mask, 1)
+    if isinstance(module, _ConvTransposeNd):  # [in, out / groups, ...]
+        return LiveUnits(_second_of_groups(mask, module.groups), _any_but(mask, 0))
+    if isinstance(module, _ConvNd):  # [out, in / groups, ...]
+        return LiveUnits(_any_but(mask, 0), _second_of_groups(mask, module.groups))
+    key = name.rpartition(".")[2]
+    if isinstance(module, (nn.RNNBase, nn.RNNCellBase)) and key.startswith(
+        ("weight_ih", "weight_hh")
+    ):
+        start, end = name[: -len(key)], key[len("weight_ih") :]
+        both = [masks.get(f"{start}weight_{kind}{end}") for kind in ("ih", "hh")]
+        rows = torch.stack([_any_but(part, 0) for part in both if part is not None]).any(0)
+        return LiveUnits(rows.view(-1, module.hidden_size).any(0), inputs)
+    return LiveUnits(_any_but(mask, 0), inputs)
+
+
+def _any_but(mask: torch.Tensor, dim: int) -> torch.Tensor:
+    return mask.transpose(0, dim).flatten(1).any(1)
+
+
+def _second_of_groups(mask: torch.Tensor, groups: int) -> torch.Tensor:
+    """Of a weight [a, b / groups, ...], which of the b have a connection."""
+    return mask.reshape(groups, -1, mask.shape[1], mask[0, 0].numel()).any(3).any(1).flatten()

@@ -1,0 +1,1 @@
+"""What every room may use: errors, files, the cache folder, progress, the console."""

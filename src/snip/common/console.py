@@ -1,0 +1,84 @@
+"""How commands and experiments speak: results on stdout, remarks and complaints on stderr."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+WIDE = 160  # columns where there is no terminal: tables in a log are not folded
+
+
+def console(file: TextIO | None = None) -> Console:
+    """A console on stdout that prints what it is given: no markup, no colours of its own."""
+    from rich.console import Console
+
+    file = file or sys.stdout
+    width = None if file.isatty() or os.environ.get("COLUMNS") else WIDE
+    return Console(file=file, width=width, markup=False, highlight=False, emoji=False)
+
+
+def say(text: str) -> None:
+    """One line on stdout, whatever its length."""
+    sys.stdout.write(f"{text}\n")
+
+
+def remark(text: str) -> None:
+    """A line beside the results, on stderr."""
+    sys.stderr.write(f"{text}\n")
+
+
+def complain(text: str) -> None:
+    """A user's mistake as one paragraph on stderr."""
+    if sys.stderr.isatty():
+        # Paths and commands stay whole, to be copied.
+        text = textwrap.fill(
+            f"error: {text}",
+            min(100, shutil.get_terminal_size().columns),
+            break_long_words=False,
+            break_on_hyphens=False,
+        ).removeprefix("error: ")
+    console(sys.stderr).print("error: ", style="bold red", end="")
+    remark(text)
+
+
+def show(renderable: RenderableType) -> None:
+    """Something of rich's on stdout."""
+    console().print(renderable)
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table; numbers to the right."""
+    from rich import box
+    from rich.table import Table
+
+    cells = [[value if isinstance(value, str) else f"{value:,}" for value in row] for row in rows]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        numeric = all(_is_number(row[index]) for row in cells)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*row)
+    show(table)
+
+
+def show_facts(facts: Mapping[str, object]) -> None:
+    """Names and values, one pair a line; easy to read and to cut."""
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        say(f"{name:<{width}}  {value}")
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
+
+
+def _is_number(text: str) -> bool:
+    return text[:1].isdigit() or text in ("", "-")

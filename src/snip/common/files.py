@@ -1,0 +1,132 @@
+"""The one place that writes files: every write is whole or does not happen."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from snip.common.errors import FileError
+
+PathLike = str | os.PathLike[str]
+TEMPORARY = ".snip-tmp-"  # how the name of a file begins that is still being written
+
+
+def write_with(path: PathLike, writer: Callable[[Path], None]) -> None:
+    """Let `writer` fill a temporary file beside `path`, then put it in place in one move."""
+    path = Path(path)
+    with _write_errors(path):
+        target = path.resolve()  # a link stays one: what it points to is written
+        if target.exists() and not target.is_file():
+            # Putting a file in its place would remove a device, or fail on a folder.
+            raise FileError(f"cannot write {path}: it is no ordinary file. Choose another place.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _new_file(target.parent, path.suffix)
+        try:
+            writer(temporary)
+            _flush_to_disk(temporary)
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: PathLike, data: bytes) -> None:
+    """Write `data` to `path`, whole or not at all."""
+    write_with(path, lambda temporary: _write(temporary, data))
+
+
+def write_text(path: PathLike, text: str) -> None:
+    """Write `text` as UTF-8 to `path`, whole or not at all."""
+    write_bytes(path, text.encode())
+
+
+def read_json(path: PathLike) -> dict[str, Any]:
+    """A JSON object from a file; a damaged one is refused."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileError(f"there is no file {path}.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(path, error) from error
+    if not isinstance(data, dict):
+        raise damaged(path, "it holds no JSON object")
+    return data
+
+
+def write_json(path: PathLike, data: dict[str, Any]) -> None:
+    """A JSON object into a file, whole or not at all."""
+    write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def damaged(path: PathLike, reason: object) -> FileError:
+    """The error for a file of a run that does not hold what it should."""
+    return FileError(
+        f"{path} is damaged or of another version ({reason}): "
+        "put back a copy, delete its folder, or choose another one."
+    )
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the temporary files of a process that was killed while it wrote in `folder`."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        path.unlink(missing_ok=True)
+
+
+def append_line(path: PathLike, line: str) -> None:
+    """Append one line; a line is never left half-written by this process."""
+    path = Path(path)
+    with _write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(line.encode() + b"\n")
+
+
+def sha256(path: PathLike) -> str:
+    """Hex digest of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _new_file(folder: Path, suffix: str) -> Path:
+    """An empty file under an unused name, with the permissions that the user's umask gives."""
+    # The suffix stays: numpy appends its own to a name without.
+    path = folder / f"{TEMPORARY}{secrets.token_hex(8)}{suffix}"
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    return path
+
+
+def _flush_to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    """Turn what the system or a serialiser says of a failed write into a sentence."""
+    try:
+        yield
+    except FileError:
+        raise
+    except (OSError, RuntimeError, SafetensorError) as error:
+        # torch.save reports a full disk as RuntimeError, safetensors as its own kind.
+        full = getattr(error, "errno", None) == errno.ENOSPC or "space" in str(error).lower()
+        reason = "the disk is full; free some space" if full else f"{error}; choose another place"
+        raise FileError(f"cannot write {path}: {reason}. Nothing was changed.") from error

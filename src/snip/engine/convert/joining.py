@@ -1,0 +1,115 @@
+"""Neighbours in a converted graph that are faster as one call."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from torch import fx, nn
+
+from snip.engine.layers.chain import linear_chain
+from snip.engine.layers.conv import SparseConv2d
+from snip.engine.layers.layouts import batch_size
+from snip.engine.layers.linear import SparseLinear
+from snip.engine.layers.norm import BlockedNorm, conv_norm
+from snip.engine.layers.recurrent import SparseRecurrent
+
+
+def join_chains(graph: fx.Graph) -> None:
+    """Linear layers of which each is read by the next alone become one call."""
+    for node in list(graph.nodes):
+        if node.target != "on_lines":
+            continue
+        layer, before = node.args
+        if before.target not in ("on_lines", linear_chain) or len(before.users) > 1:
+            continue
+        chained = before.target is linear_chain
+        x, *layers = before.args if chained else before.args[::-1]
+        _replace(graph, node, before, linear_chain, (x, *layers, layer))
+
+
+def join_norms(graph: fx.Graph, root: nn.Module) -> None:
+    """A convolution that only a batch norm reads becomes one call with it."""
+    for node in list(graph.nodes):
+        if node.target != "on_blocked" or not isinstance(_owner(node, root), BlockedNorm):
+            continue
+        norm, before, batch = node.args
+        if before.target != "on_blocked" or len(before.users) > 1:
+            continue
+        layer = _owner(before, root)
+        if isinstance(layer, SparseConv2d) and not layer.relu:
+            conv, x, _ = before.args
+            _replace(graph, node, before, conv_norm, (x, batch, conv, norm))
+
+
+def join_steps(graph: fx.Graph, root: nn.Module) -> None:
+    """Around a recurrent layer: what a linear layer hands it, and what is read of it."""
+    for node in list(graph.nodes):
+        if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
+            continue
+        if isinstance(root.get_submodule(str(node.target)), SparseRecurrent):
+            _join_source(graph, root, node)
+            _join_last_output(graph, root, node)
+
+
+def _join_source(graph: fx.Graph, root: nn.Module, node: fx.Node) -> None:
+    """A linear layer that only this layer reads leaves its outputs as this one wants them."""
+    source: Any = node.args[0]
+    if source.op != "call_module" or len(source.users) > 1:
+        return
+    if isinstance(root.get_submodule(str(source.target)), SparseLinear):
+        with graph.inserting_before(source):
+            module = graph.get_attr(str(source.target))
+            found = graph.call_method("for_steps", (module, *source.args))
+        source.replace_all_uses_with(found)
+        graph.erase_node(source)
+
+
+def _join_last_output(graph: fx.Graph, root: nn.Module, node: fx.Node) -> None:
+    """Where only the last output is read, rnn(x)[0][:, -1], the layer gives just that.
+
+    Otherwise the gradient of all the outputs would be made, zeros but for the last.
+    """
+    for unread in [user for user in node.users if not user.users and _picks(user, 1)]:
+        graph.erase_node(unread)
+    layer: Any = root.get_submodule(str(node.target))
+    outputs = next(iter(node.users), node)
+    last = next(iter(outputs.users), node)
+    if len(node.users) != 1 or len(outputs.users) != 1 or not _picks(outputs, 0):
+        return
+    if not _picks(last, (slice(None), -1) if layer.batch_first else -1):
+        return
+    with graph.inserting_before(node):
+        module = graph.get_attr(str(node.target))
+        found = graph.call_method("last_output", (module, *node.args))
+    last.replace_all_uses_with(found)
+    for old in (last, outputs, node):
+        graph.erase_node(old)
+
+
+def _picks(node: fx.Node, index: Any) -> bool:
+    return node.target is operator.getitem and node.args[1] == index
+
+
+def drop_unused(graph: fx.Graph) -> None:
+    """Batch sizes and modules that nobody asked for in the end."""
+    for node in reversed(list(graph.nodes)):
+        if not node.users and (node.target is batch_size or node.op == "get_attr"):
+            graph.erase_node(node)
+
+
+def _replace(
+    graph: fx.Graph, node: fx.Node, before: fx.Node, function: Any, args: tuple[Any, ...]
+) -> None:
+    """One call in the place of a node and the one before it."""
+    with graph.inserting_before(node):
+        joined = graph.call_function(function, args)
+    node.replace_all_uses_with(joined)
+    graph.erase_node(node)
+    graph.erase_node(before)
+
+
+def _owner(node: fx.Node, root: nn.Module) -> nn.Module:
+    """The module whose method a node calls."""
+    module: Any = node.args[0]
+    return root.get_submodule(str(module.target))

@@ -1,0 +1,1 @@
+"""Networks whose layers follow one another in a line, as one native call; the training step."""

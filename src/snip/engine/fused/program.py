@@ -1,0 +1,188 @@
+"""A straight network with the addresses of everything, ready for its native call."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from snip.common.errors import InputError
+from snip.engine.fused.stages import Stage
+from snip.engine.kernels.library import vector_floats
+from snip.engine.kernels.straight import (
+    CONV,
+    LINEAR,
+    MAX_POOL,
+    RECTIFIER,
+    LayerStruct,
+    NativeNetwork,
+)
+from snip.engine.layers.conv import SparseConv2d
+from snip.engine.layers.layouts import FEW_IMAGES, native
+from snip.engine.layers.linear import SparseLinear
+from snip.engine.layers.pool import pool_window
+
+MOST_LANES = 64  # of linear layers: some registers are left for the rest
+
+
+class Program:
+    """The layers of a straight network for one shape of input and number of lanes."""
+
+    def __init__(
+        self,
+        root: nn.Module,
+        stages: tuple[Stage, ...],
+        in_shape: tuple[int, ...],
+        lanes: int,
+        *,
+        training: bool,
+    ) -> None:
+        self.places: dict[nn.Parameter, int] = {}  # where the gradient of each trained one is
+        self._root, self._training = root, training
+        self._owners: dict[str, nn.Module] = {}
+        self._alive: list[Any] = []  # what the structs point to
+        self._gradients, self._lanes, self._shape = 0, lanes, in_shape
+        self._read = np.ones(math.prod(in_shape), dtype=bool)
+        layers = [self._layer(stage, root, first=not i) for i, stage in enumerate(stages)]
+        self.native = NativeNetwork(layers, lanes, self._gradients, self._read)
+        self._state = self._now()
+
+    def holds(self) -> bool:
+        """Whether modules and parameters are those it was made of, where and what they were."""
+        return self._state == self._now()
+
+    def _now(self) -> list[Any]:
+        state: list[Any] = []  # written out, as it is asked for before every step
+        for name, module in self._owners.items():
+            state.append(self._root.get_submodule(name) is module)
+            for p in module._parameters.values():
+                if p is not None:
+                    state += (id(p), p.data_ptr(), p.requires_grad)
+        return state
+
+    def _layer(self, stage: Stage, root: nn.Module, *, first: bool) -> LayerStruct:
+        inputs = math.prod(self._shape)
+        made = LayerStruct(inputs=inputs, outputs=inputs, kind=RECTIFIER)
+        if stage.kind == "pool":
+            self._pool(made, stage)
+        elif stage.kind != "relu":
+            layer: Any = root.get_submodule(stage.module)
+            self._owners[stage.module] = layer
+            made.relu = layer.relu
+            made.values, made.values_at = self._parameter(layer.weight, layer.weight.numel())
+            self._bias(made, layer)
+            (self._linear if stage.kind == "linear" else self._conv)(made, layer, first)
+        made.outputs = math.prod(self._shape)
+        return made
+
+    def _bias(self, made: LayerStruct, layer: Any) -> None:
+        packed = layer.packed.get("bias")
+        if layer.bias is None or packed is None:
+            made.bias_at = -1
+            return
+        made.bias, made.bias_at = self._parameter(layer.bias, packed.total)
+        if packed.kept < packed.total:
+            dense = torch.zeros(packed.total, dtype=torch.float32, device="cpu")
+            rows = packed.positions.to(torch.int32)
+            made.bias_kept, made.bias = made.bias, dense.data_ptr()
+            made.bias_rows, made.bias_count = rows.data_ptr(), packed.kept
+            self._alive += [dense, rows]
+
+    def _linear(self, made: LayerStruct, layer: SparseLinear, first: bool) -> None:
+        index = layer.index
+        if index.columns != made.inputs:
+            raise ValueError(f"{made.inputs} features meet a layer of {index.columns}")
+        made.kind = LINEAR
+        made.rowptr, made.cols, made.t_rowptr, made.t_cols, made.t_order = index.pointers
+        if first:
+            self._read = np.diff(index.t_rowptr.numpy()) > 0
+        self._shape = (index.rows,)
+        self._alive.append(index)
+
+    def _conv(self, made: LayerStruct, layer: SparseConv2d, first: bool) -> None:
+        channels, height, width = self._shape
+        index = layer.index((channels, height, width), self._lanes)
+        plans = [index.forward_plan]
+        if self._training:  # nothing else needs the others
+            plans += [index.backward_plan, index.weights_plan]
+            made.backward, made.weights = (ctypes.addressof(plan.struct) for plan in plans[1:])
+        made.kind, made.forward = CONV, ctypes.addressof(index.forward_plan.struct)
+        self._shape = index.out_shape
+        self._alive += plans
+
+    def _pool(self, made: LayerStruct, stage: Stage) -> None:
+        channels, height, width = self._shape
+        window = pool_window((height, width), *stage.window)
+        struct = window.struct()
+        made.kind, made.window = MAX_POOL, ctypes.addressof(struct)
+        self._shape = (channels, *window.out_size)
+        self._alive.append(struct)
+
+    def _parameter(self, parameter: nn.Parameter, room: int) -> tuple[int, int]:
+        """Its address, and the place of its gradient."""
+        if not native(parameter) or not parameter.is_contiguous():
+            raise InputError("the native network takes contiguous float32 parameters on the CPU.")
+        if not parameter.requires_grad:
+            return parameter.data_ptr(), -1
+        offset, self._gradients = self._gradients, self._gradients + room
+        self.places[parameter] = offset
+        return parameter.data_ptr(), offset
+
+
+class Straight:
+    """The stages of a network for inputs of one rank, and the programs made of them so far."""
+
+    def __init__(self, stages: tuple[Stage, ...], rank: int) -> None:
+        self.stages, self.rank = stages, rank
+        self._programs: dict[tuple[Any, ...], Program] = {}
+
+    def forward(self, root: nn.Module, x: Any) -> torch.Tensor | None:
+        """The network's output without gradients; None where this is not for the native call."""
+        if not self._takes(x):
+            return None
+        program = self._program(root, x.shape, training=False)
+        return None if program is None else program.native.forward(x.contiguous())
+
+    def training_program(
+        self, root: nn.Module, images: torch.Tensor, labels: torch.Tensor
+    ) -> Program | None:
+        """The program to train with on such a batch; None where that is not for the native call."""
+        if not self.takes_batch(images, labels):
+            return None
+        return self._program(root, images.shape, training=True)
+
+    def takes_batch(self, images: torch.Tensor, labels: torch.Tensor) -> bool:
+        """Whether the native call reads such images and labels."""
+        usual = labels.dtype == torch.int64 and labels.device.type == "cpu"
+        return usual and self._takes(images) and labels.shape == images.shape[:1]
+
+    def _takes(self, x: Any) -> bool:
+        return isinstance(x, torch.Tensor) and x.ndim == self.rank and len(x) > 0 and native(x)
+
+    def _program(self, root: nn.Module, shape: torch.Size, *, training: bool) -> Program | None:
+        """Prepared once; None if the stages do not fit the shape."""
+        key = (shape[1:], self._lanes(shape[0], training=training), training)
+        found = self._programs.get(key)
+        if found is None or not found.holds():
+            try:
+                found = Program(root, self.stages, tuple(shape[1:]), key[1], training=training)
+            except ValueError:  # the ordinary way will say what is wrong, if anything is
+                return None
+            self._programs[key] = found
+        return found
+
+    def _lanes(self, batch: int, *, training: bool) -> int:
+        """Of a part: it depends on nothing but the batch, so that sums come out the same."""
+        if any(stage.kind in ("conv", "pool") for stage in self.stages):
+            return 1 if batch < FEW_IMAGES and not training else max(FEW_IMAGES, vector_floats())
+        return math.ceil(batch / math.ceil(batch / MOST_LANES))
+
+    def __deepcopy__(self, memo: Any) -> Straight:
+        return Straight(self.stages, self.rank)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"stages": self.stages, "rank": self.rank, "_programs": {}}

@@ -1,0 +1,102 @@
+"""Conversions between plain tensors, blocks of lanes and feature-major activations.
+
+rows      [batch, ...]                             what torch uses (NCHW, or [batch, features])
+blocks    [ceil(batch / lanes), ..., lanes]        convolutions; zero beyond the batch
+features  [features, batch], the batch contiguous  linear and recurrent layers
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from snip.common.errors import InputError
+from snip.engine.kernels.library import empty, kernel
+
+LANES = 16
+
+
+def rows_to_blocks(x: torch.Tensor, *, lanes: int = LANES) -> torch.Tensor:
+    """NCHW to [ceil(N / lanes), C, H, W, lanes]."""
+    x = check_float(x, "x").contiguous()
+    out = empty(math.ceil(x.shape[0] / lanes), *x.shape[1:], lanes)
+    _run("rows_to_blocks", x.data_ptr(), out.data_ptr(), x[0].numel(), lanes, x.shape[0])
+    return out
+
+
+def blocks_to_rows(x: torch.Tensor, batch: int) -> torch.Tensor:
+    """The inverse of rows_to_blocks; lanes beyond the batch are dropped."""
+    lanes = check_blocks(x, batch, "x")
+    out = empty(batch, *x.shape[1:-1])
+    _run("blocks_to_rows", x.data_ptr(), out.data_ptr(), math.prod(x.shape[1:-1]), lanes, batch)
+    return out
+
+
+def rows_to_features(x: torch.Tensor) -> torch.Tensor:
+    """[batch, features] to [features, batch]."""
+    return _transposed(check_float(x, "x"))
+
+
+def features_to_rows(x: torch.Tensor) -> torch.Tensor:
+    """[features, batch] to [batch, features]."""
+    return _transposed(check_float(x, "x"))
+
+
+def blocks_to_features(x: torch.Tensor, batch: int) -> torch.Tensor:
+    """Flatten [blocks, C, H, W, lanes] to feature-major [C * H * W, batch]."""
+    lanes = check_blocks(x, batch, "x")
+    features = math.prod(x.shape[1:-1])
+    out = empty_features(features, batch)
+    _run("blocks_to_features", x.data_ptr(), out.data_ptr(), out.stride(0), features, lanes, batch)
+    return out
+
+
+def features_to_blocks(
+    x: torch.Tensor, shape: Sequence[int], *, lanes: int = LANES
+) -> torch.Tensor:
+    """The inverse of blocks_to_features, to [blocks, *shape, lanes]."""
+    features, batch = check_float(x, "x").shape
+    if features != math.prod(shape):
+        raise InputError(f"{features} features do not fill {tuple(shape)}")
+    out = empty(math.ceil(batch / lanes), *shape, lanes)
+    _run("features_to_blocks", x.data_ptr(), x.stride(0), out.data_ptr(), features, lanes, batch)
+    return out
+
+
+def empty_features(features: int, batch: int) -> torch.Tensor:
+    """An uninitialised [features, batch] whose rows begin on cache lines when they are long."""
+    row = batch if batch < LANES else math.ceil(batch / LANES) * LANES
+    return empty(features, row)[:, :batch]
+
+
+def check_float(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """The tensor, or InputError unless it is float32 on the CPU."""
+    if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+        raise InputError(
+            f"{name} must be a float32 CPU tensor, not {tensor.dtype} on {tensor.device}"
+        )
+    return tensor
+
+
+def check_blocks(x: torch.Tensor, batch: int, name: str) -> int:
+    """The lanes of a contiguous blocked tensor that holds so many batch elements."""
+    check_float(x, name)
+    if x.dim() < 2 or not x.is_contiguous() or x.shape[0] != math.ceil(batch / x.shape[-1]):
+        raise InputError(
+            f"{name} must be contiguous [ceil(batch / lanes), ..., lanes] for a batch of {batch}, "
+            f"not {tuple(x.shape)}"
+        )
+    return x.shape[-1]
+
+
+def _transposed(x: torch.Tensor) -> torch.Tensor:
+    if x.dim() != 2:
+        raise InputError(f"only [a, b] can be transposed, not {tuple(x.shape)}")
+    x = x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
+    out = empty(x.shape[1], x.shape[0])
+    _run("transpose", x.data_ptr(), x.stride(0), out.data_ptr(), out.stride(0), *x.shape)
+    return out
+
+
+def _run(name: str, *arguments: int) -> None:
+    kernel(name)(*arguments, torch.get_num_threads())

@@ -1,0 +1,1 @@
+"""Layers of which only the surviving weights exist."""

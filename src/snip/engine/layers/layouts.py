@@ -1,0 +1,134 @@
+"""The ways into, out of and between the engine's layouts, as differentiable functions.
+
+blocked: [ceil(batch / lanes), C, H, W, lanes], a convolution's activations; with a single lane,
+         for few images, that is the plain layout itself
+lines:   [features, batch], a linear layer's activations
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+from snip.engine.kernels.conversions import (
+    LANES,
+    blocks_to_features,
+    blocks_to_rows,
+    features_to_blocks,
+    rows_to_blocks,
+    rows_to_features,
+)
+
+Pair = tuple[int, int]
+
+
+class _ToBlocked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.batch = len(x)
+        return rows_to_blocks(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
+        return blocks_to_rows(dy.contiguous(), ctx.batch)
+
+
+class _FromBlocked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, batch: int) -> torch.Tensor:
+        return blocks_to_rows(x.contiguous(), batch)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return rows_to_blocks(dy), None
+
+
+class _Flatten(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, batch: int) -> torch.Tensor:
+        ctx.shape = x.shape[1:-1]
+        return blocks_to_features(x.contiguous(), batch)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
+        dy = dy if dy.stride(-1) == 1 else dy.contiguous()
+        return features_to_blocks(dy, ctx.shape), None
+
+
+class _ToLines(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return rows_to_features(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
+        return dy.t()
+
+
+FEW_IMAGES = 8  # fewer would leave most lanes idle
+
+
+def lanes_for(batch: int) -> int:
+    """Lanes of blocked activations; few images are kept apart where no gradient is asked for."""
+    return 1 if batch < FEW_IMAGES and not torch.is_grad_enabled() else LANES
+
+
+def native(x: torch.Tensor) -> bool:
+    """Whether the kernels take this tensor; anything else goes the slow, correct way."""
+    return x.dtype == torch.float32 and x.device.type == "cpu"
+
+
+def to_blocked(x: torch.Tensor) -> torch.Tensor:
+    """[N, C, H, W] -> blocked."""
+    if lanes_for(len(x)) == 1:
+        return x.contiguous()[..., None]
+    if native(x):
+        return _ToBlocked.apply(x)
+    padded = F.pad(x, (0, 0, 0, 0, 0, 0, 0, -len(x) % LANES))
+    return padded.unflatten(0, (-1, LANES)).permute(0, 2, 3, 4, 1)
+
+
+def from_blocked(x: torch.Tensor, batch: int) -> torch.Tensor:
+    """blocked -> [N, C, H, W]."""
+    if x.shape[-1] == 1:
+        return x[..., 0]
+    if native(x):
+        return _FromBlocked.apply(x, batch)
+    return x.permute(0, 4, 1, 2, 3).flatten(0, 1)[:batch]
+
+
+def blocked_to_lines(x: torch.Tensor, batch: int) -> torch.Tensor:
+    """blocked -> [C * H * W, N]: what flatten(1) is to plain activations."""
+    return _Flatten.apply(x, batch) if native(x) else from_blocked(x, batch).flatten(1).t()
+
+
+def to_lines(x: torch.Tensor) -> torch.Tensor:
+    """[N, features] -> [features, N]."""
+    return _ToLines.apply(x) if native(x) else x.t()
+
+
+def from_lines(x: torch.Tensor) -> torch.Tensor:
+    """[features, N] -> [N, features], contiguous as a layer's output usually is."""
+    return x.t().contiguous()
+
+
+def as_lines(x: torch.Tensor) -> torch.Tensor:
+    """[features, N] with the columns side by side, copied only where they are not."""
+    return x if x.stride(1) == 1 else x.clone(memory_format=torch.contiguous_format)
+
+
+def pair(value: int | tuple[int, ...]) -> Pair:
+    """A number stands for both directions."""
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def batch_size(x: torch.Tensor) -> int:
+    """N of a plain tensor."""
+    return x.shape[0]

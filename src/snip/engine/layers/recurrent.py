@@ -1,0 +1,209 @@
+"""Sparse LSTM and GRU layers with the interface of torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from snip.common.errors import InputError
+from snip.engine.kernels.index import LinearIndex
+from snip.engine.kernels.library import empty
+from snip.engine.kernels.linear import linear_backward, linear_forward
+from snip.engine.kernels.recurrence import gru_backward, gru_forward, lstm_backward, lstm_forward
+from snip.engine.layers.layouts import as_lines, native
+from snip.engine.layers.packing import PackedModule
+
+Tensor = torch.Tensor
+
+
+def convertible(layer: nn.Module) -> bool:
+    """One direction, one layer, no projection, no dropout: what the sparse layer covers."""
+    if not isinstance(layer, (nn.LSTM, nn.GRU)):
+        return False
+    return layer.num_layers == 1 and not layer.bidirectional and layer.proj_size == 0
+
+
+class LstmSequence(torch.autograd.Function):
+    """All steps of an LSTM; x [in, steps * batch], outputs [h, steps * batch], the last h and c."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        w: Tensor,
+        u: Tensor,
+        bias: Tensor | None,
+        h0: Tensor,
+        c0: Tensor,
+        index_w: LinearIndex,
+        index_u: LinearIndex,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        batch = h0.shape[1]
+        gates = linear_forward(index_w, w, x, bias=bias)
+        h, c = (_with_start(start, gates.shape[1]) for start in (h0, c0))
+        lstm_forward(index_u, u, gates, h, c, batch)
+        ctx.indices, ctx.batch = (index_w, index_u), batch
+        ctx.save_for_backward(x, w, u, gates, h, c)
+        ctx.set_materialize_grads(False)  # mostly only the last state is read
+        return h[:, batch:], h[:, -batch:].clone(), c[:, -batch:].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, dh: Tensor | None, dlast: Tensor | None, dc: Tensor | None
+    ) -> tuple[Any, ...]:
+        x, w, u, gates, h, c = ctx.saved_tensors
+        (index_w, index_u), batch = ctx.indices, ctx.batch
+        carry_h, carry_c = (_carried(d, h.shape[0], batch) for d in (dlast, dc))
+        dgates = lstm_backward(index_u, u, gates, c, _lined(dh), carry_h, carry_c, batch)
+        wanted = ctx.needs_input_grad
+        dx, dw, db = _products(index_w, w, x, dgates, wanted[0], wanted[1], wanted[3])
+        _, du, _ = _products(index_u, u, h[:, :-batch], dgates, False, wanted[2], False)
+        return dx, dw, du, db, carry_h, carry_c, None, None
+
+
+class GruSequence(torch.autograd.Function):
+    """All steps of a GRU; as LstmSequence, with the bias of the hidden side apart."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        w: Tensor,
+        u: Tensor,
+        bias: Tensor | None,
+        inner: Tensor | None,
+        h0: Tensor,
+        index_w: LinearIndex,
+        index_u: LinearIndex,
+    ) -> tuple[Tensor, Tensor]:
+        batch = h0.shape[1]
+        gates = linear_forward(index_w, w, x, bias=bias)
+        h = _with_start(h0, gates.shape[1])
+        from_h = gru_forward(index_u, u, inner, gates, h, batch)
+        ctx.indices, ctx.batch = (index_w, index_u), batch
+        ctx.save_for_backward(x, w, u, gates, from_h, h)
+        ctx.set_materialize_grads(False)
+        return h[:, batch:], h[:, -batch:].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dh: Tensor | None, dlast: Tensor | None) -> tuple[Any, ...]:
+        x, w, u, gates, from_h, h = ctx.saved_tensors
+        (index_w, index_u), batch = ctx.indices, ctx.batch
+        carry = _carried(dlast, h.shape[0], batch)
+        d_x, d_h = gru_backward(index_u, u, gates, from_h, h, _lined(dh), carry, batch)
+        wanted = ctx.needs_input_grad
+        dx, dw, db = _products(index_w, w, x, d_x, wanted[0], wanted[1], wanted[3])
+        _, du, dinner = _products(index_u, u, h[:, :-batch], d_h, False, wanted[2], wanted[4])
+        return dx, dw, du, db, dinner, carry, None, None
+
+
+class SparseRecurrent(PackedModule):
+    """`nn.LSTM` or `nn.GRU` with only its surviving weights as parameters."""
+
+    weight_ih_l0: Tensor
+    weight_hh_l0: Tensor
+
+    def __init__(self, layer: Any, masks: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.is_lstm, self.batch_first = isinstance(layer, nn.LSTM), layer.batch_first
+        self.input_size, self.hidden_size = layer.input_size, layer.hidden_size
+        for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+            self.add_packed(name, getattr(layer, name, None), masks.get(name))
+        self.index_w = LinearIndex.from_mask(self.packed["weight_ih_l0"].mask)
+        self.index_u = LinearIndex.from_mask(self.packed["weight_hh_l0"].mask)
+
+    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """As torch's layer: (outputs, last state)."""
+        if isinstance(x, nn.utils.rnn.PackedSequence):
+            raise InputError("packed sequences do not run sparse: pad them, or densify.")
+        if x.ndim != 3 or not x.numel() or not native(x) or not native(self.weight_ih_l0):
+            return self._in_dense(x, state)
+        if self.batch_first:
+            x = x.transpose(0, 1)
+        steps, batch = x.shape[:2]
+        lines = as_lines(x.permute(2, 0, 1).reshape(self.input_size, steps * batch))
+        if self.is_lstm:
+            h0, c0 = (self._start(part, batch, x) for part in (state or (None, None)))
+            out, last_h, last_c = LstmSequence.apply(
+                *(lines, self.weight_ih_l0, self.weight_hh_l0, self._lstm_bias(), h0, c0),
+                *(self.index_w, self.index_u),
+            )
+            last: Any = (last_h.t()[None], last_c.t()[None])
+        else:
+            out, last_h = GruSequence.apply(
+                *(lines, self.weight_ih_l0, self.weight_hh_l0),
+                *(self.dense("bias_ih_l0"), self.dense("bias_hh_l0")),
+                *(self._start(state, batch, x), self.index_w, self.index_u),
+            )
+            last = last_h.t()[None]
+        order = (2, 1, 0) if self.batch_first else (1, 2, 0)
+        return out.view(self.hidden_size, steps, batch).permute(order), last
+
+    def last_output(self, x: Tensor) -> Tensor:
+        """What the layer puts out at the last step, without the way through all the others."""
+        last = self(x)[1]
+        return (last[0] if self.is_lstm else last)[0]
+
+    def _start(self, state: Tensor | None, batch: int, like: Tensor) -> Tensor:
+        if state is None:
+            return like.new_zeros(self.hidden_size, batch)
+        return state[0].t().contiguous()
+
+    def _lstm_bias(self) -> Tensor | None:
+        one, two = self.dense("bias_ih_l0"), self.dense("bias_hh_l0")
+        return two if one is None else one if two is None else one + two
+
+    def _in_dense(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Another dtype or device, or a single sequence: torch's own layer, correct and slow."""
+        kind = nn.LSTM if self.is_lstm else nn.GRU
+        weight = self.weight_ih_l0
+        layer = kind(self.input_size, self.hidden_size, batch_first=self.batch_first)
+        layer = layer.to(weight.device, weight.dtype)
+        names = [name for name, _ in layer.named_parameters()]
+        weights = {name: self._dense_or_zero(name, layer) for name in names}
+        return torch.func.functional_call(layer, weights, (x, state))
+
+    def _dense_or_zero(self, name: str, layer: nn.Module) -> Tensor:
+        dense = self.dense(name)
+        return torch.zeros_like(layer.get_parameter(name)) if dense is None else dense
+
+    def extra_repr(self) -> str:
+        """For print(model)."""
+        kept = sum(packed.kept for packed in self.packed.values())
+        return f"{self.input_size}, {self.hidden_size}, lstm={self.is_lstm}, kept={kept:,}"
+
+
+def _with_start(start: Tensor, columns: int) -> Tensor:
+    """[h, batch + columns] whose first columns are the initial state."""
+    states = empty(start.shape[0], start.shape[1] + columns)
+    states[:, : start.shape[1]] = start
+    return states
+
+
+def _carried(gradient: Tensor | None, hidden: int, batch: int) -> Tensor:
+    """The gradient of a last state, to be written to."""
+    if gradient is not None:
+        return gradient.clone(memory_format=torch.contiguous_format)
+    return empty(hidden, batch).zero_()
+
+
+def _lined(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else as_lines(gradient)
+
+
+def _products(
+    index: LinearIndex, values: Tensor, x: Tensor, dy: Tensor, to_x: bool, to_w: bool, to_b: bool
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients that are wanted of one product."""
+    dx = empty(*x.shape) if to_x else None
+    dw = torch.empty_like(values) if to_w else None
+    db = empty(index.rows) if to_b else None
+    if to_x or to_w or to_b:
+        linear_backward(index, values, x, dy, dx=dx, dw=dw, db=db)
+    return dx, dw, db

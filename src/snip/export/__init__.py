@@ -1,0 +1,1 @@
+"""What leaves the library: smaller ordinary models, compact files, ONNX."""

@@ -1,0 +1,188 @@
+"""The compact file: only surviving weights, their positions in a few bits each.
+
+A safetensors file, so nothing in it can run code: a sparse tensor is two entries, its values and
+its packed gaps; everything else is as it is in a state_dict. A shrunk model's file also says
+which units were kept, and is loaded into the original, which is shrunk on the way.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from snip.anatomy.parameters import ordinary, unwrap
+from snip.common.errors import FileError, InputError, KindError
+from snip.common.files import PathLike, write_with
+from snip.export.compact.parts import GAPS, Part, Tensors, model_tensors, put_together, take_apart
+from snip.export.shrink.shrinking import SHRUNK, Shrunk, shrunk
+from snip.export.shrink.surgery import Cut, Plan, check_plan, cut
+from snip.masks import Masks, holding
+
+__all__ = ["Sizes", "load", "save", "sizes"]
+
+FORMAT = "snip-compact-1"
+VALUE_KINDS = (None, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of two files of the same model."""
+
+    dense: int
+    compact: int
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller the compact file is."""
+        return self.dense / self.compact
+
+
+def save(model: nn.Module, path: PathLike, *, dtype: torch.dtype | None = None) -> None:
+    """Write the surviving weights of `model`; `dtype` float16 or bfloat16 halves their values."""
+    if dtype not in VALUE_KINDS:
+        raise KindError(f"values cannot be written as {dtype}: use torch.float16 or bfloat16.")
+    model = ordinary(model)
+    masks, provenance = holding.held(model) or ({}, {})
+    parameters = {name for name, _ in model.named_parameters()}
+    tensors: Tensors = {}
+    layout = {}
+    for name, tensor in model_tensors(model):
+        fewer = dtype if name in parameters else None  # statistics stay as they are
+        part, values, packed = take_apart(tensor, masks.get(name), fewer)
+        layout[name] = part.as_json()
+        tensors[name] = values.contiguous()
+        if packed is not None:
+            tensors[name + GAPS] = packed
+    found = shrunk(model)
+    header = {
+        "format": FORMAT,
+        "layout": json.dumps(layout),
+        "provenance": json.dumps(provenance, sort_keys=True),
+        "plan": json.dumps(_plan_as_json(found.plan) if found else None),
+    }
+    header["checksum"] = _checksum(header, tensors)
+    write_with(path, lambda temporary: save_file(tensors, temporary, metadata=header))
+
+
+def load(path: PathLike, model: nn.Module) -> nn.Module:
+    """A copy of `model` with the weights, masks and units of the file; `model` stays as it is."""
+    layout, plan, provenance, tensors = _read(Path(path))
+    result = _shaped(copy.deepcopy(unwrap(model)), plan)
+    own = dict(model_tensors(result))
+    _check_fit(path, own, layout)
+    masks = {}
+    for name, part in layout.items():
+        try:
+            tensor, mask = put_together(part, tensors[name], tensors.get(name + GAPS))
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise _broken(path, error) from error
+        with torch.no_grad():
+            own[name].copy_(tensor)
+        if mask is not None:
+            masks[name] = mask
+    if masks:
+        Masks(masks, provenance).apply(result)
+    return result
+
+
+def sizes(model: nn.Module, *, dtype: torch.dtype | None = None) -> Sizes:
+    """Bytes of the model as a dense safetensors file and as a compact one, both really written."""
+    with tempfile.TemporaryDirectory() as folder:
+        dense, compact = Path(folder, "dense"), Path(folder, "compact")
+        whole = {n: t.detach().contiguous() for n, t in model_tensors(unwrap(model))}
+        write_with(dense, lambda temporary: save_file(whole, temporary))
+        save(model, compact, dtype=dtype)
+        return Sizes(dense.stat().st_size, compact.stat().st_size)
+
+
+def _read(path: Path) -> tuple[dict[str, Part], Plan | None, dict[str, Any], Tensors]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            if header.get("format") != FORMAT:
+                raise FileError(
+                    f"{path} is a safetensors file, but no compact model: it has no header "
+                    f"{FORMAT!r}. Give a file that snip.compact.save() wrote."
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if header.pop("checksum") != _checksum(header, tensors):
+            raise ValueError("its checksum is wrong")
+        layout = {name: Part(**part) for name, part in json.loads(header["layout"]).items()}
+        plan = _plan_from_json(json.loads(header["plan"]))
+        return layout, plan, json.loads(header["provenance"]), tensors
+    except FileError:
+        raise
+    except FileNotFoundError as error:
+        raise FileError(f"there is no compact file {path}.") from error
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise _broken(path, error) from error
+
+
+def _shaped(model: nn.Module, plan: Plan | None) -> nn.Module:
+    """The model with the units that the file has."""
+    holding.release(model)
+    earlier = shrunk(model)
+    if plan is None and earlier is None:
+        return model
+    if plan is None or (earlier is not None and earlier.plan != plan):
+        raise InputError(
+            "this model was shrunk in another way than the one in the file: "
+            "load into the original model, as it was before shrinking."
+        )
+    if earlier is None:
+        check_plan(model, plan)
+        cut(model, plan)
+        model.__dict__[SHRUNK] = Shrunk(plan, None)
+    return model
+
+
+def _check_fit(path: PathLike, own: Tensors, layout: dict[str, Part]) -> None:
+    missing = next((name for name in own if name not in layout), None)
+    extra = next((name for name in layout if name not in own), None)
+    if missing is not None or extra is not None:
+        raise InputError(
+            f"{path} is of another model: "
+            + (f"it has no {missing!r}." if missing else f"this one has no {extra!r}.")
+        )
+    for name, part in layout.items():
+        here = list(own[name].shape), str(own[name].dtype).removeprefix("torch.")
+        if here != (part.shape, part.dtype):
+            raise InputError(
+                f"{path} is of another model: {name!r} is {part.dtype} {tuple(part.shape)} there "
+                f"and {here[1]} {tuple(here[0])} here."
+            )
+
+
+def _checksum(header: dict[str, str], tensors: Tensors) -> str:
+    total = zlib.crc32(json.dumps(header, sort_keys=True).encode())
+    for name in sorted(tensors):
+        flat = tensors[name].contiguous().reshape(-1).view(torch.uint8)
+        total = zlib.crc32(flat.numpy().data, total)
+    return f"{total:08x}"
+
+
+def _plan_as_json(plan: Plan) -> dict[str, Any]:
+    return {name: [cut.inputs, cut.outputs, cut.new_bias] for name, cut in plan.items()}
+
+
+def _plan_from_json(data: dict[str, Any] | None) -> Plan | None:
+    if data is None:
+        return None
+    return {
+        name: Cut(inputs and tuple(inputs), outputs and tuple(outputs), new_bias)
+        for name, (inputs, outputs, new_bias) in data.items()
+    }
+
+
+def _broken(path: PathLike, error: Exception) -> FileError:
+    return FileError(f"{path} is no whole compact file ({error}): copy or make it anew.")

@@ -1,0 +1,92 @@
+"""Export a (shrunk) model to ONNX, for any runtime that reads it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from snip.anatomy.calling import arguments
+from snip.anatomy.parameters import ordinary
+from snip.common.errors import InputError
+from snip.common.files import PathLike, write_with
+from snip.masks import holding
+
+NEEDED = ("onnx", "onnxscript")
+
+
+def export_onnx(
+    model: nn.Module, inputs: Any, path: PathLike, *, any_batch_size: bool = True
+) -> None:
+    """Write `model`, in eval mode, as one ONNX file; `inputs` as for `shrink`, or a batch."""
+    _require()
+    plain = copy.deepcopy(ordinary(model)).eval()
+    holding.release(plain)
+    args, kwargs = arguments(plain, inputs)
+    if any_batch_size:
+        # torch.export takes a size of one for a constant of the model.
+        args, kwargs = pytree.tree_map_only(torch.Tensor, _at_least_two, (args, kwargs))
+    shapes = _any_first_dimension(plain, args, kwargs) if any_batch_size else None
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                plain, args, kwargs=kwargs, dynamic_shapes=shapes, dynamo=True, verbose=False
+            )
+    except Exception as error:  # the exporter meets the user's forward
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        hint = " If its first dimension is not the batch, use any_batch_size=False."
+        raise InputError(
+            f"{type(plain).__name__} cannot be exported to ONNX: {reason}"
+            + (hint if any_batch_size else "")
+        ) from error
+    if program is None:
+        raise InputError("torch.onnx gave no program: update torch and onnxscript.")
+    write_with(path, lambda temporary: program.save(temporary, external_data=False))
+
+
+def _require() -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"exporting to ONNX needs {' and '.join(missing)}: pip install 'snip-prune[onnx]'."
+        )
+
+
+def _at_least_two(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.cat([tensor, tensor]) if tensor.ndim and len(tensor) == 1 else tensor
+
+
+def _any_first_dimension(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """What torch.export wants to hear: dimension 0 of every tensor may vary."""
+    bound = inspect.signature(model.forward).bind(*args, **kwargs)
+
+    def vary(value: Any) -> Any:
+        is_batched = isinstance(value, torch.Tensor) and value.ndim
+        return {0: torch.export.Dim.DYNAMIC} if is_batched else None
+
+    return {name: pytree.tree_map(vary, value) for name, value in bound.arguments.items()}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's notes to its own developers."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

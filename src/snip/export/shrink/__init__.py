@@ -1,0 +1,12 @@
+"""Exact shrinking: an ordinary smaller model with the same outputs.
+
+Stages: `follow` runs the model once and notes which units flow where, `needs` decides which of
+them stay, `constants` folds what removed units contribute, `surgery` cuts the layers.
+To teach it another operation: a rule in elementwise.py, shapes.py or layers.py, and a row in
+table.py. An operation without a rule keeps whatever flows into it.
+"""
+
+from snip.export.shrink.report import LayerChange, ShrinkReport
+from snip.export.shrink.shrinking import shrink, shrink_report
+
+__all__ = ["LayerChange", "ShrinkReport", "shrink", "shrink_report"]

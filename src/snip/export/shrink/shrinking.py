@@ -1,0 +1,206 @@
+"""Exact shrinking: follow, decide, fold, cut, and compare with the model before."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.anatomy.calling import call, tensors_in
+from snip.anatomy.parameters import ordinary, unwrap
+from snip.anatomy.undisturbed import undisturbed
+from snip.common.errors import InputError
+from snip.export.shrink.constants import contributions, fold
+from snip.export.shrink.follow import Traced, copied, follow, trace
+from snip.export.shrink.needs import Needs, needed_units
+from snip.export.shrink.network import Layer, Network
+from snip.export.shrink.report import ShrinkReport, layer_changes
+from snip.export.shrink.surgery import Cut, Plan, cut, sliced
+from snip.masks import Masks, holding
+
+SHRUNK = "_snip_shrunk"  # on the root Module: its Shrunk
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """What a shrunk model remembers: which units of the original it has, and the report."""
+
+    plan: Plan
+    report: ShrinkReport | None
+
+
+def shrink(model: nn.Module, batch: Any, *, fold: bool = True) -> nn.Module:
+    """A smaller copy of `model` with the same outputs, without units that do nothing.
+
+    Removed are units that nobody reads, and units that no input reaches; what the latter
+    contribute is folded into the next bias. Of `batch` only the shapes matter. In eval mode
+    outputs stay equal. `fold=False` removes only what contributes nothing now and later, so
+    that training goes on exactly as before, too. `shrink_report` tells what was done.
+    """
+    model = ordinary(model)
+    masks = _checked_masks(model)
+    small = copy.deepcopy(model)
+    with undisturbed(model), torch.inference_mode(False):
+        traced = trace(model.eval(), batch)
+        network = follow(model, traced, masks or {}, strict=not fold)
+        needs = needed_units(network, fold=fold)
+        deltas = contributions(network, needs)
+        plan = _plan(network, needs, deltas)
+        _operate(small, plan, deltas, masks)
+        _compare(model, small, batch)
+        same_graph = _same_in_train_mode(model, traced, batch)
+    notes = tuple(_differences(network, needs, same_graph=same_graph))
+    report = ShrinkReport(
+        layer_changes(network, needs),
+        parameters=(_count(model), _count(small)),
+        folded=sum(int((delta != 0).sum()) for delta in deltas.values()),
+        notes=notes,
+    )
+    small.__dict__[SHRUNK] = Shrunk(_since_the_original(model, plan), report)
+    return small
+
+
+def shrunk(model: nn.Module) -> Shrunk | None:
+    """What `model` remembers of being shrunk, or None."""
+    found: Shrunk | None = unwrap(model).__dict__.get(SHRUNK)
+    return found
+
+
+def shrink_report(model: nn.Module) -> ShrinkReport:
+    """What `shrink` did to make this model."""
+    found = shrunk(model)
+    if found is None or found.report is None:
+        raise InputError("this model has no shrink report: it does not come from snip.shrink().")
+    return found.report
+
+
+def _checked_masks(model: nn.Module) -> Masks | None:
+    found = holding.held(model)
+    if found is None:
+        return None
+    masks = Masks(*found)
+    masks.check(model)
+    return masks
+
+
+def _plan(network: Network, needs: Needs, deltas: Mapping[str, torch.Tensor]) -> Plan:
+    cuts = {}
+    for layer in network.layers:
+        new_bias = f"{layer.name}.bias" in deltas and layer.module.bias is None
+        inputs = None if layer.source is None else _kept(needs, layer.source.units)
+        found = Cut(inputs, _kept(needs, layer.result.units), new_bias)
+        if found != Cut():
+            cuts[layer.name] = found
+    return cuts
+
+
+def _kept(needs: Needs, units: torch.Tensor) -> tuple[int, ...] | None:
+    stays = needs.of(units)
+    return None if bool(stays.all()) else tuple(torch.nonzero(stays).flatten().tolist())
+
+
+def _operate(
+    small: nn.Module, plan: Plan, deltas: Mapping[str, torch.Tensor], masks: Masks | None
+) -> None:
+    """Fold and cut a copy; it then holds the masks of what is left."""
+    holding.release(small)
+    made = fold(small, deltas)
+    smaller = {}
+    whole = dict(masks or {})
+    if masks is not None:
+        whole |= {name: deltas[name] != 0 for name in made}
+    for name, mask in whole.items():
+        owner, _, key = name.rpartition(".")
+        # A pruned bias that takes over a constant is a connection again.
+        mask = mask | (deltas[name] != 0) if name in deltas else mask
+        smaller[name] = sliced(small.get_submodule(owner), key, mask, plan.get(owner, Cut()))
+    cut(small, plan)
+    if masks is not None:
+        order = [name for name, _ in small.named_parameters() if name in smaller]
+        result = Masks({name: smaller[name] for name in order}, masks.provenance)
+        before = {"kept": masks.kept, "total": masks.total}
+        result.provenance |= {"kept": result.kept, "total": result.total, "shrunk_from": before}
+        result.apply(small)
+
+
+def _compare(model: nn.Module, small: nn.Module, batch: Any) -> None:
+    """Refuse a result that does not run or computes something else."""
+    try:
+        with undisturbed(small), torch.no_grad():
+            small.eval()
+            after = list(tensors_in(call(small, copied(batch))))
+    except Exception as error:  # a user's forward may do anything at all
+        raise InputError(
+            f"{type(model).__name__} cannot be shrunk: its forward does not run with smaller "
+            f"layers ({error}). Does it have a size written out, where x.shape would do?"
+        ) from error
+    with torch.no_grad():
+        before = list(tensors_in(call(model, copied(batch))))
+    if len(before) != len(after) or not all(map(_close, before, after)):
+        raise InputError(
+            f"{type(model).__name__} cannot be shrunk: with smaller layers its outputs differ. "
+            "Does its forward use weights or sizes other than by calling its layers?"
+        )
+
+
+def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape or not a.is_floating_point():
+        return torch.equal(a, b)
+    # Sums of fewer numbers round differently; the scale is that of the whole output.
+    scale = torch.nan_to_num(a.abs()).max().clamp(min=1) if a.numel() else a.new_ones(())
+    limit = torch.finfo(a.dtype).eps ** 0.5 * float(scale)
+    return torch.allclose(a, b, rtol=0, atol=limit, equal_nan=True)
+
+
+def _same_in_train_mode(model: nn.Module, traced: Traced, batch: Any) -> bool:
+    try:
+        return _operations(trace(model.train(), batch)) == _operations(traced)
+    except InputError:
+        return False
+
+
+def _operations(traced: Traced) -> list[tuple[str, str]]:
+    return [(node.op, str(node.target)) for node in traced.graph.nodes]
+
+
+def _differences(network: Network, needs: Needs, *, same_graph: bool) -> Iterator[str]:
+    """Why training would not go on as in the model before."""
+    if not same_graph:
+        yield "The forward does other things in train mode: use the result in eval mode."
+    if needs.fold and not torch.equal(needs.needed, needed_units(network, fold=False).needed):
+        yield (
+            "Some removed units are constants, and in the model before their parameters would "
+            "train on: use fold=False to train exactly alike."
+        )
+    if needs.fold and any(_may_grow(network, layer) for layer in network.layers):
+        yield (
+            "Weights without a mask count as dead where they are zero, but could grow: apply "
+            "masks (Masks.from_zeros) or use fold=False to train exactly alike."
+        )
+    if not all(bool(needs.of(units).all()) for units in network.drawn):
+        yield "Dropout draws for fewer units: training differs by chance."
+
+
+def _may_grow(network: Network, layer: Layer) -> bool:
+    """Whether a weight counted as dead only because it happens to be zero."""
+    return any(
+        weight.ndim > 1
+        and weight.requires_grad
+        and f"{layer.name}.{key}" not in network.held
+        and bool((weight == 0).any())
+        for key, weight in layer.module.named_parameters(recurse=False)
+    )
+
+
+def _since_the_original(model: nn.Module, plan: Plan) -> Plan:
+    earlier = found.plan if (found := shrunk(model)) else {}
+    names = [*earlier, *(name for name in plan if name not in earlier)]
+    return {name: plan.get(name, Cut()).after(earlier.get(name, Cut())) for name in names}
+
+
+def _count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

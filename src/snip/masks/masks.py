@@ -1,0 +1,216 @@
+"""Masks: which connections exist. A mapping from parameter name to a bool tensor."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from snip.anatomy.parameters import Predicate, is_sharded, ordinary, require_prunable, unwrap
+from snip.common.errors import FileError, InputError, KindError, nearest
+from snip.common.files import PathLike, write_with
+from snip.masks import holding
+
+FORMAT = "snip-masks-1"
+
+
+class Masks(Mapping[str, torch.Tensor]):
+    """True where a connection is kept. Refuses anything but bool tensors by parameter name."""
+
+    def __init__(
+        self, masks: Mapping[str, torch.Tensor], provenance: Mapping[str, Any] | None = None
+    ) -> None:
+        if not isinstance(masks, Mapping) or not masks:
+            raise KindError("masks must be a non-empty mapping from parameter name to bool tensor.")
+        for name, mask in masks.items():
+            if not isinstance(name, str):
+                raise KindError(f"the mask name {name!r} is not a string.")
+            if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
+                kind = getattr(mask, "dtype", type(mask).__name__)
+                raise KindError(
+                    f"the mask of {name!r} is {kind}, not a bool tensor: use mask != 0."
+                )
+        self._masks = {name: mask.detach().cpu().contiguous() for name, mask in masks.items()}
+        self.provenance: dict[str, Any] = dict(provenance or {})
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._masks[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._masks)
+
+    def __len__(self) -> int:
+        return len(self._masks)
+
+    @property
+    def total(self) -> int:
+        """m: the number of connections before pruning."""
+        return sum(mask.numel() for mask in self._masks.values())
+
+    @property
+    def kept(self) -> int:
+        """kappa: the number of connections kept."""
+        return sum(int(mask.sum()) for mask in self._masks.values())
+
+    @property
+    def sparsity(self) -> float:
+        """The fraction removed, as it came out."""
+        return 1 - self.kept / self.total if self.total else 0.0
+
+    def density(self, name: str) -> float:
+        """The fraction kept of one parameter."""
+        mask = self[name]
+        return int(mask.sum()) / mask.numel() if mask.numel() else 0.0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Masks):
+            return NotImplemented
+        return self._masks.keys() == other._masks.keys() and all(
+            torch.equal(mask, other[name]) for name, mask in self.items()
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __or__(self, other: Masks) -> Masks:
+        if not isinstance(other, Masks):
+            return NotImplemented
+        return self._combined(other, torch.logical_or)
+
+    def __and__(self, other: Masks) -> Masks:
+        if not isinstance(other, Masks):
+            return NotImplemented
+        return self._combined(other, torch.logical_and)
+
+    def _combined(
+        self, other: Masks, rule: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    ) -> Masks:
+        if self.keys() != other.keys() or any(m.shape != other[n].shape for n, m in self.items()):
+            raise InputError("the two masks belong to different models: names or shapes differ.")
+        return Masks({name: rule(mask, other[name]) for name, mask in self.items()})
+
+    def __repr__(self) -> str:
+        return (
+            f"Masks({self.sparsity:.2%} sparse: {self.kept:,} of {self.total:,} connections "
+            f"kept in {len(self)} parameters)"
+        )
+
+    def digest(self) -> str:
+        """A checksum of names, shapes and bits."""
+        digest = hashlib.sha256()
+        for name, mask in self.items():
+            bits = np.packbits(mask.numpy())
+            digest.update(f"{name}{tuple(mask.shape)}".encode() + bits.tobytes())
+        return digest.hexdigest()[:16]
+
+    def apply(self, model: nn.Module) -> None:
+        """Zero what is pruned and keep it zero through training; all or nothing.
+
+        Masks that the model holds of the same parameters are replaced, those of others stay.
+        """
+        self.check_fit(model)
+        holding.hold(unwrap(model), self._masks, self.provenance)
+
+    def check(self, model: nn.Module) -> None:
+        """Raise if any pruned weight of `model` is not exactly zero."""
+        self.check_fit(model)
+        parameters = dict(unwrap(model).named_parameters())
+        for name, mask in self.items():
+            alive = int(torch.count_nonzero(parameters[name].detach().cpu()[~mask]))
+            if alive:
+                raise InputError(
+                    f"{alive:,} pruned weights of {name!r} are not zero: the masks are not "
+                    "applied to this model; call masks.apply(model)."
+                )
+
+    @classmethod
+    def from_zeros(cls, model: nn.Module, params: Predicate | None = None) -> Masks:
+        """Masks of a model whose pruned weights are zero already, to train or prune it further."""
+        chosen = require_prunable(model, params)
+        return cls({n: p.detach() != 0 for n, p in chosen.items()}, {"method": "from_zeros"})
+
+    def save(self, path: PathLike) -> None:
+        """Write a safetensors file with the provenance in its header."""
+        header = {
+            "format": FORMAT,
+            "order": json.dumps(list(self)),
+            "digest": self.digest(),
+            "provenance": json.dumps(self.provenance, sort_keys=True),
+        }
+        write_with(path, lambda temporary: save_file(self._masks, temporary, metadata=header))
+
+    @classmethod
+    def load(cls, path: PathLike) -> Masks:
+        """Read what `save` wrote."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise KindError(f"the path of a mask file is {path!r}: give a string or a Path.")
+        if Path(path).is_dir():
+            raise FileError(f"{path} is a folder: give the mask file in it.")
+        try:
+            with safe_open(Path(path), framework="pt") as file:
+                header = file.metadata() or {}
+                masks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if header.get("format") != FORMAT:
+                raise FileError(
+                    f"{path} is a safetensors file, but not of masks: it has no header "
+                    f"{FORMAT!r}. Give a file that masks.save() wrote."
+                )
+            provenance = json.loads(header["provenance"])
+            # safetensors sorts by name; the model's order is part of what was saved.
+            order = json.loads(header["order"])
+            loaded = cls({str(name): masks[name] for name in order}, provenance)
+            if any(mask.view(torch.uint8).gt(1).any() for mask in masks.values()):
+                raise ValueError("a byte that is neither true nor false")
+            if loaded.digest() != header["digest"]:
+                raise ValueError("its checksum does not agree")
+            return loaded
+        except FileNotFoundError as error:
+            raise FileError(f"there is no mask file {path}.") from error
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, FileError):
+                raise
+            raise FileError(
+                f"{path} is no whole mask file ({error}): copy or make it anew."
+            ) from error
+
+    def check_fit(self, model: nn.Module) -> None:
+        """Raise unless every mask has its parameter in `model`, of the same shape."""
+        parameters = dict(ordinary(model).named_parameters())
+        for name, mask in self.items():
+            if name not in parameters:
+                missing = nearest("parameter", name, parameters)
+                raise InputError(f"these masks are of another model: {missing}")
+            if parameters[name].shape != mask.shape:
+                raise InputError(
+                    f"these masks are of another model: {name!r} has shape "
+                    f"{tuple(parameters[name].shape)} there and {tuple(mask.shape)} here."
+                )
+            if is_sharded(parameters[name]):
+                raise InputError(
+                    f"{name!r} is sharded over processes (FSDP or DTensor), which is not "
+                    "supported: use DDP, or train on one process."
+                )
+
+
+def held_masks(model: nn.Module) -> Masks | None:
+    """The masks that a pruned model holds, or None."""
+    found = holding.held(unwrap(model))
+    return None if found is None else Masks(*found)
+
+
+def release(model: nn.Module) -> None:
+    """Stop holding the masks: the weights stay as they are and may grow again."""
+    holding.release(unwrap(model))
+
+
+def empty_layers(masks: Mapping[str, torch.Tensor]) -> list[str]:
+    """Weights of which nothing is left; an empty bias is nothing to speak of."""
+    return [name for name, mask in masks.items() if mask.ndim > 1 and not mask.any()]

@@ -1,0 +1,150 @@
+"""From a name to a network: the paper's own, or a user's "package.module:function"."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.anatomy.undisturbed import restored_modes
+from snip.common.errors import InputError, KindError, nearest
+from snip.models import IMAGES, Images, build
+from snip.models.initializers import initialize
+
+OWN = "own"  # the initialiser of a user's network: what its function draws
+
+
+def resolve_model(spec: str, dataset: str, *, seed: int = 0) -> nn.Module:
+    """The network that `spec` names for a data set, drawn with `seed`."""
+    if ":" not in spec:
+        return build(spec, dataset=dataset, seed=seed)
+    if dataset not in IMAGES:
+        raise nearest("data set", dataset, IMAGES)
+    with _current_folder_importable(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _call(spec, _find(spec), dataset)
+        _check_output(spec, model, IMAGES[dataset])
+    return model
+
+
+def draw_network(spec: str, dataset: str, *, initializer: str, seed: int) -> nn.Module:
+    """A network with fresh weights by the named rule, or as its own function draws them."""
+    model = resolve_model(spec, dataset, seed=seed)
+    if initializer != OWN:
+        initialize(model, initializer, seed=seed)
+    return model
+
+
+def redraw_network(
+    model: nn.Module, spec: str, dataset: str, *, initializer: str, seed: int
+) -> None:
+    """Replace the weights of `model` by those of another draw."""
+    fresh = draw_network(spec, dataset, initializer=initializer, seed=seed)
+    model.load_state_dict(fresh.state_dict())
+
+
+def _find(spec: str) -> Callable[..., Any]:
+    name, _, attribute = spec.partition(":")
+    if not name:
+        raise InputError(f"{spec!r} names no module: give a network as package.module:function.")
+    module = _module(spec, name)
+    if not hasattr(module, attribute):
+        public = [key for key in vars(module) if not key.startswith("_")]
+        raise nearest(f"function of {name}", attribute, [k for k in public if _usable(module, k)])
+    function = getattr(module, attribute)
+    if not callable(function):
+        raise KindError(
+            f"{spec} is a {type(function).__name__}, not a function that returns a network."
+        )
+    return function
+
+
+def _module(spec: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise InputError(f"importing {name!r} failed: {error}. Install it first.") from error
+        hint = f" Write {spec.replace('.py:', ':')!r}." if name.endswith(".py") else ""
+        raise InputError(
+            f"there is no module {error.name!r}, looked for in the current folder and among the "
+            f"installed packages; a network is given as package.module:function.{hint}"
+        ) from error
+    except Exception as error:
+        raise InputError(f"importing {name!r} failed: {_described(error)}.") from error
+
+
+def _call(spec: str, function: Callable[..., Any], dataset: str) -> nn.Module:
+    """Call the user's function with what it asks for by name."""
+    images = IMAGES[dataset]
+    offered = {
+        "dataset": dataset,
+        "classes": images.classes,
+        "channels": images.channels,
+        "size": images.size,
+    }
+    try:
+        wanted = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some built-in callables have no signature
+        wanted = inspect.Signature().parameters
+    given = {name: value for name, value in offered.items() if name in wanted}
+    try:
+        model = function(**given)
+    except Exception as error:
+        raise InputError(
+            f"{spec} failed: {_described(error)}. It is called with those of "
+            f"{', '.join(offered)} that it has as parameters."
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise KindError(
+            f"{spec} returned a {type(model).__name__}: it must return a torch.nn.Module."
+        )
+    return model
+
+
+@torch.no_grad()
+def _check_output(spec: str, model: nn.Module, images: Images) -> None:
+    """Two blank images show whether the network takes the images and knows the classes."""
+    shape = (2, images.channels, images.size, images.size)
+    with restored_modes(model):
+        model.eval()
+        try:
+            output = model(torch.zeros(shape))
+        except Exception as error:
+            raise InputError(
+                f"the network of {spec} does not take images of shape {shape}: {_described(error)}."
+            ) from error
+    found = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    if found != (2, images.classes):
+        raise InputError(
+            f"the network of {spec} returns {found} for two images: "
+            f"it must return logits of shape {(2, images.classes)}."
+        )
+
+
+def _usable(module: ModuleType, key: str) -> bool:
+    value = getattr(module, key)
+    return callable(value) and getattr(value, "__module__", None) == module.__name__
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(".")
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    # A console script does not have the user's folder on its path, as `python -m` has.
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)

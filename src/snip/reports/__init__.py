@@ -1,0 +1,1 @@
+"""What happened: counts, FLOPs, live paths, pictures, text, HTML."""

@@ -1,0 +1,171 @@
+"""Which kept connections lie on a path from input to output, and which units are dead.
+
+A data-free probe: the model's own forward runs once, on one sample, with each mask in place of
+its parameter, on numbers that say only "zero" or "something" (see `paths.values`); two backward
+passes then tell which connections lie between input and output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.utils.rnn import PackedSequence
+
+from snip.anatomy.calling import arguments, tensors_in
+from snip.anatomy.parameters import unwrap
+from snip.anatomy.undisturbed import undisturbed
+from snip.reports.paths.probe import PathProbe
+from snip.reports.paths.values import DTYPE, constant, ones
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Connectivity:
+    """What a probe found; `reason` says why there is nothing, if the model cannot be followed."""
+
+    effective: Tensors = field(default_factory=dict)  # kept, and on a path from input to output
+    outputs: int | None = None  # width of a [batch, width] output
+    dead_outputs: tuple[int, ...] = ()  # those that no input reaches
+    connected: bool = False  # whether any input reaches any output
+    reason: str | None = None
+
+
+def connectivity(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: Any) -> Connectivity:
+    """Follow the paths through `masks`. Only the shapes (and integers) of `inputs` matter."""
+    model = unwrap(model)
+    try:
+        with _probing(model):
+            return _probe(model, masks, inputs)
+    except Exception as error:  # a user's forward may do anything at all
+        first_line = (str(error).strip() or "no message").splitlines()[0]
+        return Connectivity(reason=f"{type(error).__name__}: {first_line}")
+
+
+def example_input(model: nn.Module, shape: list[int], dtype: str = "float32") -> torch.Tensor:
+    """One sample of zeros with the shape and type that a mask's provenance remembers."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return torch.zeros(1, *shape, dtype=getattr(torch, dtype), device=device)
+
+
+def _probe(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: Any) -> Connectivity:
+    leaves = {
+        name: masks[name].to(parameter.device, DTYPE).requires_grad_()
+        for name, parameter in model.named_parameters()
+        if name in masks
+    }
+    args, kwargs = arguments(model, inputs)
+    probe = PathProbe()
+    args, kwargs = _entered(_one_sample(args), probe), _entered(kwargs, probe)
+    with probe:
+        output = functional_call(model, leaves | _others(model, leaves), args, kwargs)
+    outputs = [x for x in tensors_in(output) if x.is_floating_point() and x.requires_grad]
+    effective, reached = _felt(leaves, outputs, probe.sources)
+    dead, width = _dead_outputs(reached)
+    return Connectivity(
+        {name: effective[name].cpu() & masks[name].cpu() for name in masks if name in effective},
+        outputs=width,
+        dead_outputs=dead,
+        connected=any(bool(x.any()) for x in reached),
+    )
+
+
+def _felt(
+    leaves: Tensors, outputs: list[torch.Tensor], sources: list[torch.Tensor]
+) -> tuple[Tensors, list[torch.Tensor]]:
+    """What the outputs feel of each mask, and which outputs feel the input.
+
+    A weight must lie between input and output (second derivative); a bias is where a path may
+    start, so it is enough that the output feels it (first derivative).
+    """
+    biases = [name for name in leaves if "bias" in name.rpartition(".")[2]]
+    weights = [name for name in leaves if name not in biases]
+    seeds = [ones(output.shape, output.device) for output in outputs]
+    if not outputs or not sources:
+        raise ValueError("no output depends on a floating-point input or an embedding")
+    seen = [(seed * output).sum() for seed, output in zip(seeds, outputs, strict=True)]
+    first = _gradients(seen, [*sources, *(leaves[name] for name in biases)], create_graph=True)
+    entered = [gradient.sum() for gradient in first[: len(sources)] if gradient.requires_grad]
+    if not entered:
+        raise ValueError("the output does not depend on the input")
+    second = _gradients(entered, [*seeds, *(leaves[name] for name in weights)])
+    felt = dict(zip(biases, first[len(sources) :], strict=True))
+    felt |= dict(zip(weights, second[len(seeds) :], strict=True))
+    return {name: x != 0 for name, x in felt.items()}, [x != 0 for x in second[: len(seeds)]]
+
+
+def _gradients(
+    scalars: list[torch.Tensor], leaves: list[torch.Tensor], *, create_graph: bool = False
+) -> list[torch.Tensor]:
+    total = torch.stack(scalars).sum()
+    found = torch.autograd.grad(total, leaves, create_graph=create_graph, materialize_grads=True)
+    if not all(bool(x.isfinite().all()) for x in found):
+        raise ValueError("a function of the model has no finite derivative")
+    return list(found)
+
+
+def _others(model: nn.Module, leaves: Tensors) -> Tensors:
+    """Unpruned parameters are something everywhere; buffers are copies without a sign."""
+    ones = {
+        name: torch.ones_like(parameter, dtype=DTYPE, requires_grad=False)
+        for name, parameter in model.named_parameters()
+        if name not in leaves and parameter.is_floating_point()
+    }
+    return ones | {name: constant(buffer.clone()) for name, buffer in model.named_buffers()}
+
+
+def _dead_outputs(reached: list[torch.Tensor]) -> tuple[tuple[int, ...], int | None]:
+    if len(reached) != 1 or reached[0].ndim != 2:
+        return (), None
+    alive = reached[0].any(0)
+    return tuple(torch.nonzero(~alive).flatten().tolist()), len(alive)
+
+
+def _one_sample(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    # Of a batch of images one is enough. With fewer dimensions the first may be time.
+    if len(args) == 1 and isinstance(args[0], torch.Tensor) and args[0].ndim >= 4:
+        return (args[0][:1],)
+    return args
+
+
+def _entered(given: Any, probe: PathProbe) -> Any:
+    """The same structure with every floating-point tensor as an input to follow."""
+    if isinstance(given, torch.Tensor):
+        return probe.enter(torch.ones_like(given)) if given.is_floating_point() else given
+    if isinstance(given, PackedSequence):
+        return given._replace(data=_entered(given.data, probe))
+    if isinstance(given, Mapping):
+        return {key: _entered(value, probe) for key, value in given.items()}
+    if isinstance(given, (tuple, list)):
+        return type(given)(_entered(value, probe) for value in given)
+    return given
+
+
+@contextmanager
+def _probing(model: nn.Module) -> Iterator[None]:
+    """Eval mode, gradients on, autocast off; all as before on the way out."""
+    device = next((p.device.type for p in model.parameters()), "cpu")
+    # Recurrent layers remember their weights in a list beside the parameters.
+    flat = [(m, m._flat_weights, m._flat_weight_refs) for m in _recurrent(model)]
+    with (
+        undisturbed(model),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast(device, enabled=False),
+    ):
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, weights, refs in flat:
+                module._flat_weights, module._flat_weight_refs = weights, refs
+
+
+def _recurrent(model: nn.Module) -> Iterator[Any]:
+    return (module for module in model.modules() if isinstance(module, nn.RNNBase))

@@ -1,0 +1,242 @@
+"""Say what happened: what the masks left of a network, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.anatomy.parameters import left_out, ordinary
+from snip.anatomy.units import live_units
+from snip.common.errors import InputError
+from snip.masks import Masks, held_masks
+from snip.reports.connectivity import Connectivity, connectivity, example_input
+from snip.reports.findings import warnings_of
+from snip.selection.costs import flops_per_element, uses
+
+GIVE_INPUT = "pass inputs=..., an example of what the model takes (snip.prune remembers it)."
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pruned parameter. None: not known, see the report's notes."""
+
+    name: str
+    shape: tuple[int, ...]
+    kept: int
+    total: int
+    flops_before: float | None = None  # per sample
+    flops_after: float | None = None
+    units: int | None = None  # neurons, channels, hidden units that this weight feeds
+    dead_units: int | None = None  # those without a live connection
+    unconnected: int | None = None  # kept, but on no path from input to output
+
+    @property
+    def density(self) -> float:
+        """The fraction kept."""
+        return self.kept / self.total if self.total else 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was kept, what it costs, what is dead. Prints as a table; `to_dict()` for code."""
+
+    model: str
+    rows: tuple[Row, ...]
+    left_out: dict[str, str] = field(default_factory=dict)  # parameter -> reason
+    flops_left_out: float = 0.0  # FLOPs per sample of weights that were not up for pruning
+    outputs: int | None = None
+    dead_outputs: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def kept(self) -> int:
+        return sum(row.kept for row in self.rows)
+
+    @property
+    def total(self) -> int:
+        return sum(row.total for row in self.rows)
+
+    @property
+    def sparsity(self) -> float:
+        """The fraction removed: the nominal sparsity."""
+        return 1 - self.kept / self.total if self.total else 0.0
+
+    @property
+    def effective_kept(self) -> int | None:
+        """Kept connections that lie on a path from input to output."""
+        missing = [row.unconnected for row in self.rows]
+        return None if None in missing else self.kept - sum(n or 0 for n in missing)
+
+    @property
+    def effective_sparsity(self) -> float | None:
+        """The sparsity if connections that lead nowhere were removed too."""
+        kept = self.effective_kept
+        return None if kept is None or not self.total else 1 - kept / self.total
+
+    @property
+    def flops_before(self) -> float | None:
+        return self._flops([row.flops_before for row in self.rows])
+
+    @property
+    def flops_after(self) -> float | None:
+        return self._flops([row.flops_after for row in self.rows])
+
+    @property
+    def flops_ratio(self) -> float | None:
+        """FLOPs after over FLOPs before."""
+        before, after = self.flops_before, self.flops_after
+        return None if before is None or after is None or not before else after / before
+
+    def _flops(self, parts: list[float | None]) -> float | None:
+        known = [part for part in parts if part is not None]
+        return sum(known) + self.flops_left_out if known else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain numbers, strings, lists and dicts, ready for JSON."""
+        totals = (
+            "kept total sparsity effective_kept effective_sparsity "
+            "flops_before flops_after flops_ratio"
+        )
+        rows = [
+            asdict(row) | {"shape": list(row.shape), "density": row.density} for row in self.rows
+        ]
+        own = {"model": self.model} | {name: getattr(self, name) for name in totals.split()}
+        rest = asdict(self) | {"rows": rows}
+        lists = ("dead_outputs", "warnings", "notes")
+        return own | rest | {name: list(rest[name]) for name in lists}
+
+    def __str__(self) -> str:
+        from snip.reports.text import as_text
+
+        return as_text(self)
+
+    def __rich_console__(self, console: Any, options: Any) -> Any:
+        from snip.reports.text import as_rich
+
+        return as_rich(self, console, options)
+
+    def _repr_html_(self) -> str:
+        from snip.reports.html import as_html
+
+        return as_html(self)
+
+
+def report(
+    model: nn.Module, masks: Mapping[str, torch.Tensor] | None = None, *, inputs: Any = None
+) -> Report:
+    """What `masks` (default: those the model holds) leave of `model`; the model is left as found.
+
+    `inputs` is an example of what the model takes (a tensor, a tuple, a dict, or a batch): it is
+    needed for FLOPs and paths unless the masks come from `snip.prune`, which remembers both.
+    """
+    model = ordinary(model)
+    masks = _masks_of(model, masks)
+    notes: list[str] = []
+    used = _uses(model, masks, inputs, notes)
+    found = _connectivity(model, masks, inputs, notes)
+    out = masks.provenance.get("left_out") or _left_out(model, masks)
+    return Report(
+        model=type(model).__name__,
+        rows=_rows(model, masks, used, found),
+        left_out=dict(out),
+        flops_left_out=_flops_left_out(model, masks, used),
+        outputs=found.outputs,
+        dead_outputs=found.dead_outputs,
+        warnings=warnings_of(model, masks, found),
+        notes=tuple(notes),
+    )
+
+
+def _masks_of(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Masks:
+    found = held_masks(model) if masks is None else masks
+    if found is None:
+        raise InputError(
+            f"this {type(model).__name__} holds no masks: prune it with snip.prune(model, ...), "
+            "or pass masks=..."
+        )
+    found = found if isinstance(found, Masks) else Masks(found)
+    found.check_fit(model)
+    order = [name for name, _ in model.named_parameters() if name in found]
+    return Masks({name: found[name] for name in order}, found.provenance)
+
+
+def _uses(model: nn.Module, masks: Masks, inputs: Any, notes: list[str]) -> Mapping[str, float]:
+    if inputs is not None:
+        try:
+            return uses(model, inputs)
+        except Exception as error:  # a user's forward may raise anything
+            raise InputError(
+                f"{type(model).__name__} does not run on inputs=...: {error}. "
+                "Pass what you would pass to the model itself."
+            ) from error
+    remembered: Mapping[str, float] = masks.provenance.get("uses") or {}
+    if not remembered:
+        notes.append(f"FLOPs are not known: {GIVE_INPUT}")
+    return remembered
+
+
+def _connectivity(model: nn.Module, masks: Masks, inputs: Any, notes: list[str]) -> Connectivity:
+    shape = masks.provenance.get("input_shape")
+    if inputs is None and shape is None:
+        notes.append(
+            "Paths were not followed, so a unit counts as dead only if it has no weight of its "
+            f"own: {GIVE_INPUT}"
+        )
+        return Connectivity(reason="no input")
+    if inputs is None:
+        dtype = masks.provenance.get("input_dtype", "float32")
+        inputs = example_input(model, shape or [], dtype)
+    found = connectivity(model, masks, inputs)
+    if found.reason is not None:
+        notes.append(f"Paths could not be followed through this model ({found.reason}).")
+    return found
+
+
+def _rows(
+    model: nn.Module, masks: Masks, used: Mapping[str, float], found: Connectivity
+) -> tuple[Row, ...]:
+    live = live_units(model, found.effective or masks)
+    return tuple(_row(name, mask, used, found, live) for name, mask in masks.items())
+
+
+def _row(
+    name: str, mask: torch.Tensor, used: Mapping[str, float], found: Connectivity, live: Any
+) -> Row:
+    kept, total = int(mask.sum()), mask.numel()
+    each = flops_per_element(mask.shape, used[name]) if name in used else None
+    effective = found.effective.get(name)
+    # The recurrent weights feed the units that the input weights have counted.
+    units = None if name.rpartition(".")[2].startswith("weight_hh") else live.get(name)
+    return Row(
+        name=name,
+        shape=tuple(mask.shape),
+        kept=kept,
+        total=total,
+        flops_before=None if each is None else each * total,
+        flops_after=None if each is None else each * kept,
+        units=None if units is None else units.outputs.numel(),
+        dead_units=None if units is None else int((~units.outputs).sum()),
+        unconnected=None if effective is None else kept - int(effective.sum()),
+    )
+
+
+def _flops_left_out(model: nn.Module, masks: Masks, used: Mapping[str, float]) -> float:
+    return sum(
+        parameter.numel() * flops_per_element(parameter.shape, used[name])
+        for name, parameter in model.named_parameters()
+        if name in used and name not in masks
+    )
+
+
+def _left_out(model: nn.Module, masks: Masks) -> dict[str, str]:
+    reasons = left_out(model)
+    return {
+        name: reasons.get(name, "not in these masks")
+        for name, _ in model.named_parameters()
+        if name not in masks
+    }

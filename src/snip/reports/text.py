@@ -1,0 +1,163 @@
+"""A report in the terminal: a table as wide as there is room, and a few sentences below it."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from snip.reports.report import Report, Row
+
+UNKNOWN = "-"
+WIDEST = 120  # wider would only tear the rows apart
+# What goes where there is no room, in this order.
+DROPPED = ("shape", "dense FLOPs", "total", "FLOPs", "dead units")
+
+
+def as_text(report: Report, *, width: int | None = None) -> str:
+    """Plain text, without colour, fitted to the terminal (or to 100 columns if there is none)."""
+    width = width or min(shutil.get_terminal_size((100, 24)).columns, WIDEST)
+    file = io.StringIO()
+    console = Console(file=file, width=width, color_system=None, legacy_windows=False)
+    console.print(report)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def as_rich(report: Report, console: Console, options: ConsoleOptions) -> Iterator[Any]:
+    """What rich prints."""
+    yield _fitting_table(report, console, options)
+    yield Text()
+    yield from (Text(line) for line in summary(report))
+    yield from (Text(f"Warning: {warning}", style="bold yellow") for warning in report.warnings)
+    yield from (Text(note, style="dim") for note in report.notes)
+
+
+def summary(report: Report) -> list[str]:
+    """The totals in words."""
+    lines = [f"Sparsity {percent(report.sparsity)}: {report.kept:,} of {report.total:,} kept."]
+    if report.effective_kept is not None and report.effective_sparsity is not None:
+        lines.append(
+            f"Effective sparsity {percent(report.effective_sparsity)}: "
+            f"{_paths(report.kept - report.effective_kept)} from input to output."
+        )
+    if report.flops_before is not None and report.flops_after is not None:
+        lines.append(
+            f"FLOPs per sample {short(report.flops_before)} dense, {short(report.flops_after)} "
+            f"kept ({percent(report.flops_ratio or 0.0)}): multiplications and additions with "
+            "weights, not time."
+        )
+    if report.left_out:
+        lines.append(f"Left out: {left_out_summary(report)}.")
+    return lines
+
+
+def left_out_summary(report: Report) -> str:
+    """Reasons with how many parameters each, the most common first."""
+    reasons = Counter(report.left_out.values()).most_common()
+    return "; ".join(f"{n} parameter{'s' * (n > 1)}, {reason}" for reason, n in reasons)
+
+
+def percent(fraction: float) -> str:
+    """Two decimals, and more where 100 or 0 would be a lie: 99.996%."""
+    decimals = 2
+    while (
+        decimals < 6
+        and 0 < fraction < 1
+        and f"{fraction:.{decimals}%}"
+        in (
+            f"{0:.{decimals}%}",
+            f"{1:.{decimals}%}",
+        )
+    ):
+        decimals += 1
+    return f"{fraction:.{decimals}%}"
+
+
+def short(number: float | None) -> str:
+    """Three digits and a letter: 532k, 1.2M."""
+    if number is None:
+        return UNKNOWN
+    for limit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= limit:
+            return f"{number / limit:.3g}{letter}"
+    return f"{number:.3g}"
+
+
+def count(number: int | None) -> str:
+    """Thousands apart, a dash if unknown."""
+    return UNKNOWN if number is None else f"{number:,}"
+
+
+def dead(row: Row) -> str:
+    """Dead of all units."""
+    return UNKNOWN if row.units is None else f"{count(row.dead_units)}/{row.units:,}"
+
+
+def columns(report: Report) -> dict[str, list[str]]:
+    """Title -> cells, with the totals as the last row."""
+    rows = report.rows
+    parts: list[Row | Report] = [*rows, report]
+    return {
+        "parameter": [*(row.name for row in rows), "total"],
+        "shape": [*("x".join(map(str, row.shape)) or "scalar" for row in rows), ""],
+        "kept": [count(part.kept) for part in parts],
+        "total": [count(part.total) for part in parts],
+        "density": [*(percent(row.density) for row in rows), percent(1 - report.sparsity)],
+        "FLOPs": [short(part.flops_after) for part in parts],
+        "dense FLOPs": [short(part.flops_before) for part in parts],
+        "dead units": [*map(dead, rows), _dead_in_all(report)],
+        "unconnected": [*(count(row.unconnected) for row in rows), _unconnected_in_all(report)],
+    }
+
+
+def _paths(lost: int) -> str:
+    if not lost:
+        return "every kept connection lies on a path"
+    return f"{lost:,} kept connection{'s are' if lost > 1 else ' is'} on no path"
+
+
+def _dead_in_all(report: Report) -> str:
+    counted = [row for row in report.rows if row.units is not None]
+    if not counted:
+        return UNKNOWN
+    return f"{sum(r.dead_units or 0 for r in counted):,}/{sum(r.units or 0 for r in counted):,}"
+
+
+def _unconnected_in_all(report: Report) -> str:
+    kept = report.effective_kept
+    return count(None if kept is None else report.kept - kept)
+
+
+def _fitting_table(report: Report, console: Console, options: ConsoleOptions) -> Table:
+    cells = columns(report)
+    table = _table(report, cells)
+    for title in DROPPED:
+        if Measurement.get(console, options.update(width=1000), table).maximum <= options.max_width:
+            break
+        del cells[title]
+        table = _table(report, cells)
+    return table
+
+
+def _table(report: Report, cells: dict[str, list[str]]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in cells:
+        left = title in ("parameter", "shape")
+        table.add_column(
+            title,
+            justify="left" if left else "right",
+            no_wrap=title != "parameter",
+            overflow="fold",
+        )
+    styles = ["red" if not row.kept and row.units else "" for row in report.rows]
+    for line, style in zip(zip(*cells.values(), strict=True), [*styles, "bold"], strict=True):
+        table.add_row(*map(Text, line), style=style)  # Text: a name like "[red]" is no markup
+    return table

@@ -1,0 +1,119 @@
+"""What a user may hand over as data: one batch, or anything that yields batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from snip.anatomy.calling import first_tensor
+from snip.common.errors import InputError, KindError
+
+Batch = Any
+LossFn = Callable[[nn.Module, Batch], torch.Tensor]
+
+
+def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """The default loss: cross-entropy of an (inputs, targets) batch."""
+    if not _is_pair_of_tensors(batch):
+        raise KindError(
+            f"the default loss takes an (inputs, targets) pair of tensors, not {describe(batch)}: "
+            "pass loss_fn=lambda model, batch: ... for any other kind of batch."
+        )
+    inputs, targets = batch
+    outputs = model(inputs)
+    if not isinstance(outputs, torch.Tensor):
+        raise KindError(
+            f"the model returns {describe(outputs)}, and the default loss takes logits: "
+            "pass loss_fn=lambda model, batch: ... that picks them."
+        )
+    try:
+        return F.cross_entropy(outputs, targets)
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise InputError(
+            f"cross-entropy of {describe(outputs)} and targets {targets.dtype} "
+            f"{tuple(targets.shape)} failed: {error} Pass class indices, or your own loss_fn."
+        ) from error
+
+
+def checked_loss_fn(loss_fn: LossFn | None) -> LossFn:
+    """The loss to score with; a mistake that only shows in its call is told before."""
+    if loss_fn is None:
+        return cross_entropy
+    if isinstance(loss_fn, nn.Module):
+        raise KindError(
+            f"loss_fn is a {type(loss_fn).__name__} module, which compares outputs with targets; "
+            "write loss_fn=lambda model, batch: criterion(model(batch[0]), batch[1])."
+        )
+    if not callable(loss_fn):
+        raise KindError(f"loss_fn is {loss_fn!r}: give a function of (model, batch).")
+    return loss_fn
+
+
+def as_batches(batches: Any) -> Iterable[Batch]:
+    """One batch becomes a list of one; a loader, list or generator of batches stays."""
+    if is_batch(batches):
+        return [batches]
+    if isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable):
+        raise KindError(
+            f"batches is {describe(batches)}: pass one batch such as (inputs, targets), "
+            "or an iterable of batches such as a DataLoader."
+        )
+    return batches
+
+
+def is_batch(value: Any) -> bool:
+    """A tensor, a mapping, or a tuple or list with a tensor in it is one batch."""
+    if isinstance(value, (torch.Tensor, Mapping)):
+        return True
+    return isinstance(value, (tuple, list)) and any(isinstance(v, torch.Tensor) for v in value)
+
+
+def batch_size(batch: Batch, dim: int = 0) -> int:
+    """Number of samples: dimension `dim` of the first tensor; 1 if it has none."""
+    tensor = first_tensor(batch)
+    return 1 if tensor is None or tensor.ndim <= dim else tensor.shape[dim]
+
+
+def checked_loss(loss: Any, index: int) -> torch.Tensor:
+    """`loss` if it is a finite scalar with a gradient; otherwise the reason why not."""
+    if not isinstance(loss, torch.Tensor):
+        raise KindError(f"loss_fn returned {describe(loss)}: return a scalar tensor.")
+    if loss.numel() != 1:
+        raise InputError(
+            f"the loss has shape {tuple(loss.shape)}, not a scalar: reduce it, e.g. loss.mean()."
+        )
+    if loss.is_complex():
+        raise InputError("the loss is complex: return a real number, e.g. loss.abs().")
+    if not loss.requires_grad:
+        raise InputError(
+            "the loss needs no gradient: no trainable parameter took part in it. "
+            "Look for detach(), no_grad() or frozen parameters in loss_fn."
+        )
+    if not torch.isfinite(loss).item():
+        raise InputError(
+            f"the loss is {loss.item()} on batch {index}: check the data for NaN or infinite "
+            "values, and the initialisation (snip.initialize(model) redraws it)."
+        )
+    return loss
+
+
+def describe(value: Any) -> str:
+    """A short name of a value's kind for error messages."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, (tuple, list)):
+        kinds = ", ".join(type(v).__name__ for v in value[:4])
+        return f"a {type(value).__name__} of {len(value)} ({kinds})"
+    return f"a {type(value).__name__}"
+
+
+def _is_pair_of_tensors(batch: Batch) -> bool:
+    return (
+        isinstance(batch, (tuple, list))
+        and len(batch) == 2
+        and all(isinstance(part, torch.Tensor) for part in batch)
+    )

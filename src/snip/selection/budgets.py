@@ -1,0 +1,128 @@
+"""How many connections each group of parameters keeps: the budget before the ranking."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+
+import torch
+
+from snip.common.errors import InputError, KindError, nearest
+
+SCOPES = ("global", "layer", "uniform", "erk")
+Scope = str | Mapping[str, float]
+Budget = list[tuple[list[str], int]]  # (parameters ranked together, how many they keep)
+
+
+def checked_sparsity(sparsity: float) -> float:
+    """`sparsity` if it is a fraction in [0, 1); otherwise the reason why not."""
+    if isinstance(sparsity, bool) or not isinstance(sparsity, Real):
+        raise KindError(f"sparsity is {sparsity!r}: give a number such as 0.95.")
+    sparsity = float(sparsity)
+    if 1 < sparsity <= 100:
+        raise InputError(
+            f"sparsity is {sparsity:g}: it is the fraction removed, not a percentage; "
+            f"write {sparsity / 100:g}."
+        )
+    if not 0 <= sparsity < 1:  # also refuses NaN
+        raise InputError(f"sparsity is {sparsity:g}: it must lie in [0, 1), e.g. 0.95.")
+    return sparsity
+
+
+def check_scope(scope: Scope) -> None:
+    """Refuse an unknown scope before any work is done."""
+    if isinstance(scope, Mapping):
+        for name, sparsity in scope.items():
+            try:
+                checked_sparsity(sparsity)
+            except InputError as error:
+                raise InputError(f"scope[{name!r}]: {error}") from error
+    elif scope not in SCOPES:
+        raise nearest("scope", scope, SCOPES)
+
+
+def kept_count(total: int, sparsity: float) -> int:
+    """kappa = round(m (1 - sparsity)) of Algorithm 1."""
+    return round(total * (1 - sparsity))
+
+
+def budget(scores: Mapping[str, torch.Tensor], sparsity: float, scope: Scope) -> Budget:
+    """Who is ranked with whom, and how many of them stay."""
+    sizes = {name: score.numel() for name, score in scores.items()}
+    kept = kept_count(sum(sizes.values()), sparsity)
+    if isinstance(scope, Mapping):
+        return _named(sizes, scope, sparsity)
+    if scope == "global":
+        return [(list(sizes), kept)]
+    if scope == "layer":
+        groups = layers(sizes)
+        totals = {layer: sum(sizes[n] for n in names) for layer, names in groups.items()}
+        shares = apportion({k: v * (1 - sparsity) for k, v in totals.items()}, kept, totals)
+        return [(names, shares[layer]) for layer, names in groups.items()]
+    if scope == "uniform":
+        shares = apportion({k: v * (1 - sparsity) for k, v in sizes.items()}, kept, sizes)
+    else:  # "erk"
+        densities = erk_densities({n: tuple(s.shape) for n, s in scores.items()}, sparsity)
+        shares = apportion({k: v * densities[k] for k, v in sizes.items()}, kept, sizes)
+    return [([name], share) for name, share in shares.items()]
+
+
+def layers(names: Mapping[str, object]) -> dict[str, list[str]]:
+    """Parameters grouped by the module that owns them."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.rpartition(".")[0], []).append(name)
+    return groups
+
+
+def erk_densities(shapes: Mapping[str, tuple[int, ...]], sparsity: float) -> dict[str, float]:
+    """Erdos-Renyi-kernel densities: eps * sum(dims) / prod(dims), capped at 1, total exact."""
+    dense: set[str] = set()
+    target = sum(map(math.prod, shapes.values())) * (1 - sparsity)
+    while True:
+        rest = {n: shape for n, shape in shapes.items() if n not in dense and 0 not in shape}
+        left = target - sum(math.prod(shapes[name]) for name in dense)
+        scale = left / max(1, sum(map(sum, rest.values())))
+        densities = {name: scale * sum(s) / math.prod(s) for name, s in rest.items()}
+        # Capping a layer leaves budget over, which the others must take up: solve again.
+        full = {name for name, density in densities.items() if density > 1}
+        if not full:
+            return {name: densities.get(name, 1.0) for name in shapes}
+        dense |= full
+
+
+def apportion(wanted: Mapping[str, float], total: int, caps: Mapping[str, int]) -> dict[str, int]:
+    """Whole numbers near `wanted`, at most `caps`, that add up to `total` (largest remainder)."""
+    shares = {name: min(math.floor(value), caps[name]) for name, value in wanted.items()}
+    order = sorted(wanted, key=lambda name: shares[name] - wanted[name])  # stable: ties in order
+    missing = total - sum(shares.values())
+    while missing > 0:
+        for name in order:
+            if missing > 0 and shares[name] < caps[name]:
+                shares[name] += 1
+                missing -= 1
+    while missing < 0:  # rounding of floats may have floored one too high
+        for name in reversed(order):
+            if missing < 0 and shares[name] > 0:
+                shares[name] -= 1
+                missing += 1
+    return shares
+
+
+def _named(sizes: Mapping[str, int], wanted: Mapping[str, float], sparsity: float) -> Budget:
+    """A sparsity per parameter or layer name; what is not named gets the common one."""
+    groups = layers(sizes)
+    for key in wanted:
+        if key not in sizes and key not in groups:
+            raise nearest("parameter or layer in scope", key, [*sizes, *groups])
+    budgets: Budget = []
+    for layer, names in groups.items():
+        whole = [name for name in names if name not in wanted]
+        for name in names:
+            if name in wanted:
+                budgets.append(([name], kept_count(sizes[name], checked_sparsity(wanted[name]))))
+        if whole:
+            share = checked_sparsity(wanted.get(layer, sparsity))
+            budgets.append((whole, kept_count(sum(sizes[n] for n in whole), share)))
+    return budgets

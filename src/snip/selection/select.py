@@ -1,0 +1,183 @@
+"""Selection: from scores to masks that keep exactly kappa connections (Algorithm 1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from numbers import Real
+
+import torch
+
+from snip.common.errors import InputError, KindError, listed
+from snip.masks import Masks
+from snip.selection.budgets import Scope, budget, check_scope, checked_sparsity, kept_count, layers
+from snip.selection.topk import keep_top
+
+MOST_PARTS = 1000  # a cost is taken to the nearest fraction with no larger denominator
+
+
+def select(
+    scores: Mapping[str, torch.Tensor],
+    *,
+    sparsity: float,
+    scope: Scope = "global",
+    floor: float = 0,
+    within: Mapping[str, torch.Tensor] | None = None,
+    costs: Mapping[str, float] | None = None,
+) -> Masks:
+    """Masks that keep exactly kappa = round(m (1 - sparsity)) connections, the highest scores.
+
+    scope: "global" (one ranking), "layer" and "uniform" (the same sparsity in each layer, in
+    each parameter), "erk", or {parameter or layer name: sparsity}.
+    floor: what each layer keeps at least, a count or a fraction (global scope).
+    within: masks to stay inside, to prune a pruned model further.
+    costs: what one element of each parameter costs (FLOPs, say). Then `sparsity` is the fraction
+    of the total cost that is saved, and the connections with the most score per cost stay.
+    """
+    sparsity = checked_sparsity(sparsity)
+    check_scope(scope)
+    _check_scores(scores)
+    _check_within(scores, within or {})
+    if costs is not None:
+        kept = _by_cost(scores, sparsity, scope, floor, within, costs)
+    elif floor:
+        kept = _with_floor(scores, sparsity, scope, floor, within)
+    else:
+        kept = {}
+        for names, count in budget(scores, sparsity, scope):
+            kept |= _keep({name: scores[name] for name in names}, count, within)
+    return Masks(
+        {name: kept[name] for name in scores},
+        {
+            "sparsity_asked": sparsity,
+            "scope": scope if isinstance(scope, str) else {k: float(v) for k, v in scope.items()},
+        },
+    )
+
+
+def _keep(
+    scores: Mapping[str, torch.Tensor], count: int, within: Mapping[str, torch.Tensor] | None
+) -> dict[str, torch.Tensor]:
+    """The one top-k, after a look at whether enough connections are left to choose from."""
+    if within is not None:
+        left = sum(
+            int(within[name].sum()) if name in within else score.numel()
+            for name, score in scores.items()
+        )
+        if count > left:
+            total = sum(score.numel() for score in scores.values())
+            raise InputError(
+                f"{count:,} connections are to stay but only {left:,} of {total:,} are left in "
+                f"{listed(list(scores))}: the model is pruned already; ask for a sparsity of at "
+                f"least {1 - left / total!r} there."
+            )
+    return keep_top(scores, count, within)
+
+
+def _with_floor(
+    scores: Mapping[str, torch.Tensor],
+    sparsity: float,
+    scope: Scope,
+    floor: float,
+    within: Mapping[str, torch.Tensor] | None,
+) -> dict[str, torch.Tensor]:
+    """Global ranking in which every layer keeps at least its floor; the total stays exact."""
+    if scope != "global":
+        raise InputError(f"floor goes with scope='global', not {scope!r}: the others give shares.")
+    free = layers(scores)
+    floors = {layer: _floor_of(names, scores, floor, within) for layer, names in free.items()}
+    left = kept_count(sum(s.numel() for s in scores.values()), sparsity)
+    if sum(floors.values()) > left:
+        raise InputError(
+            f"floor={floor} asks for {sum(floors.values()):,} connections over {len(floors)} "
+            f"layers, but sparsity {sparsity:g} keeps {left:,}: lower one of them."
+        )
+    fixed: dict[str, torch.Tensor] = {}
+    while True:
+        ranked = _keep({n: scores[n] for names in free.values() for n in names}, left, within)
+        short = [
+            layer
+            for layer, names in free.items()
+            if sum(int(ranked[n].sum()) for n in names) < floors[layer]
+        ]
+        if not short:
+            return fixed | ranked
+        # A layer that falls short gets its floor and leaves the race; what it takes may push
+        # another layer below its own, so rank the rest again.
+        for layer in short:
+            fixed |= _keep({n: scores[n] for n in free.pop(layer)}, floors[layer], within)
+            left -= floors[layer]
+
+
+def _by_cost(
+    scores: Mapping[str, torch.Tensor],
+    sparsity: float,
+    scope: Scope,
+    floor: float,
+    within: Mapping[str, torch.Tensor] | None,
+    costs: Mapping[str, float],
+) -> dict[str, torch.Tensor]:
+    """The greedy answer to the knapsack: most score per cost first, while the budget lasts."""
+    if scope != "global" or floor:
+        raise InputError("a cost budget ranks all connections together: no scope, no floor.")
+    for name in scores:
+        if not costs.get(name, 0) > 0:
+            raise InputError(f"costs[{name!r}] is {costs.get(name)}: every cost must be positive.")
+    # Whole numbers: with fractions, rounding would leave out a connection that just fits.
+    exact = {name: Fraction(costs[name]).limit_denominator(MOST_PARTS) for name in scores}
+    scale = math.lcm(*(cost.denominator for cost in exact.values()))
+    whole = {name: int(cost * scale) for name, cost in exact.items()}
+    total = sum(score.numel() * whole[name] for name, score in scores.items())
+    budget_left = math.floor(total * (1 - sparsity) + 1e-6)
+    left = sum(int(_allowed(scores, within or {}, name).sum()) * whole[name] for name in scores)
+    if left < budget_left:
+        raise InputError(
+            f"the model is pruned already, to {1 - left / total:.4%} of its cost saved: ask for a "
+            f"higher sparsity than {sparsity:g}."
+        )
+    per_cost = {name: score / costs[name] for name, score in scores.items()}
+    return keep_top(per_cost, budget_left, within, whole)
+
+
+def _floor_of(
+    names: list[str],
+    scores: Mapping[str, torch.Tensor],
+    floor: float,
+    within: Mapping[str, torch.Tensor] | None,
+) -> int:
+    """A layer's floor; of a layer that was pruned before, no more than is left."""
+    size = sum(scores[name].numel() for name in names)
+    if isinstance(floor, bool) or not isinstance(floor, Real) or not 0 <= floor < math.inf:
+        raise InputError(f"floor is {floor!r}: give a count such as 10, or a fraction below 1.")
+    left = sum(int(_allowed(scores, within or {}, name).sum()) for name in names)
+    return min(left, int(floor) if floor >= 1 else round(size * floor))
+
+
+def _allowed(
+    scores: Mapping[str, torch.Tensor], within: Mapping[str, torch.Tensor], name: str
+) -> torch.Tensor:
+    return within[name] if name in within else torch.ones_like(scores[name], dtype=torch.bool)
+
+
+def _check_within(scores: Mapping[str, torch.Tensor], within: Mapping[str, torch.Tensor]) -> None:
+    for name, score in scores.items():
+        mask = within.get(name)
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != score.shape):
+            raise InputError(
+                f"within[{name!r}] is {mask.dtype} {tuple(mask.shape)}: give a bool mask of the "
+                f"scores' shape {tuple(score.shape)}."
+            )
+
+
+def _check_scores(scores: Mapping[str, torch.Tensor]) -> None:
+    if not isinstance(scores, Mapping) or not scores:
+        raise KindError("scores must be a non-empty mapping from parameter name to tensor.")
+    for name, score in scores.items():
+        if not isinstance(score, torch.Tensor) or not score.is_floating_point():
+            raise KindError(f"the scores of {name!r} are not a floating-point tensor.")
+        if not torch.isfinite(score).all():
+            raise InputError(
+                f"the scores of {name!r} contain NaN or infinity: they cannot be ranked. "
+                "Look at the loss and at the gradients of this layer."
+            )
