@@ -202,10 +202,10 @@ def test_constant_channels_are_normalised_as_exactly_as_by_torch():
     norm, constant = nn.BatchNorm2d(3), torch.full((9, 3, 4, 5), -1.23)
     model = nn.Sequential(nn.Conv2d(3, 3, 1), norm, nn.ReLU(), nn.Flatten(), nn.Linear(60, 4))
     fast = accelerated(model, torch.randn(9, 3, 4, 5))
-    blocked = fast.get_submodule("1")
-    from snip.engine.layers.layouts import from_blocked, to_blocked
+    norm = fast.get_submodule("1")
+    from snip.engine.layers.layouts import from_blocks, to_blocks
 
-    found = from_blocked(blocked.on_blocked(to_blocked(constant), 9), 9)
+    found = from_blocks(norm.on_blocks(to_blocks(constant), 9), 9)
     assert found.abs().max() < 3e-6
 
 

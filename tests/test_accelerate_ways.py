@@ -55,7 +55,7 @@ def norms(model: nn.Module) -> list[nn.Parameter]:
 
 
 @pytest.mark.parametrize("kernels", instruction_sets() if available() else ())
-@pytest.mark.parametrize("way", ["sparse", "blocked", "dense"])
+@pytest.mark.parametrize("way", ["sparse", "winograd", "dense"])
 @pytest.mark.parametrize(("padding", "size"), [(0, 9), (1, 8), (1, 9), (2, 5), (2, 1)])
 def test_every_way_computes_the_same(way, padding, size, kernels, monkeypatch):
     monkeypatch.setenv("SNIP_KERNELS", kernels)
@@ -136,7 +136,7 @@ def test_ways_that_do_not_exist_are_refused():
     for ways, words in (
         ({"conv": "dense"}, "conv"),
         ({"0": "desne"}, "dense"),
-        ({"0": "blocked"}, "stride 1"),
+        ({"0": "winograd"}, "stride 1"),
     ):
         with pytest.raises(snip.InputError, match=words):
             snip.accelerate(model, images, ways=ways)

@@ -54,7 +54,7 @@ def check_linear(shape: tuple[int, int], batch: int, density: float, *, relu: bo
     dy = torch.randn_like(y)
     y.backward(dy)
     index, values = kernels.LinearIndex.from_mask(mask), weight.detach()[mask]
-    xt = kernels.rows_to_features(x.detach())
+    xt = kernels.rows_to_columns(x.detach())
     got = kernels.linear_forward(index, values, xt, bias=bias.detach(), relu=relu)
     dx, dw, db = torch.empty_like(xt), torch.empty(index.kept), torch.empty(shape[0])
     kernels.linear_backward(

@@ -42,11 +42,11 @@ def test_layouts_round_trip(batch: int, lanes: int) -> None:
     padded[:batch] = x
     assert torch.equal(blocks, padded.unflatten(0, (-1, lanes)).permute(0, 2, 3, 4, 1))
     assert torch.equal(kernels.blocks_to_rows(blocks, batch), x)
-    features = kernels.blocks_to_features(blocks, batch)
+    features = kernels.blocks_to_columns(blocks, batch)
     assert torch.equal(features, x.flatten(1).t())
-    assert torch.equal(kernels.features_to_blocks(features, (5, 7, 3), lanes=lanes), blocks)
-    assert torch.equal(kernels.features_to_rows(features), x.flatten(1))
-    assert torch.equal(kernels.rows_to_features(x.flatten(1)), x.flatten(1).t())
+    assert torch.equal(kernels.columns_to_blocks(features, (5, 7, 3), lanes=lanes), blocks)
+    assert torch.equal(kernels.columns_to_rows(features), x.flatten(1))
+    assert torch.equal(kernels.rows_to_columns(x.flatten(1)), x.flatten(1).t())
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 16])
@@ -149,8 +149,8 @@ def sequence(kind, batch: int, hidden: int = 10, inputs: int = 6, steps: int = 5
     masks = {n: getattr(cell, n).detach() != 0 for n in ("weight_ih_l0", "weight_hh_l0")}
     index = {n: kernels.LinearIndex.from_mask(m) for n, m in masks.items()}
     values = {n: getattr(cell, n).detach()[m] for n, m in masks.items()}
-    columns = kernels.rows_to_features(x.flatten(0, 1))
-    dcolumns = kernels.rows_to_features(dh.flatten(0, 1))
+    columns = kernels.rows_to_columns(x.flatten(0, 1))
+    dcolumns = kernels.rows_to_columns(dh.flatten(0, 1))
     return cell, masks, index, values, columns, dcolumns, out.detach().flatten(0, 1).t()
 
 

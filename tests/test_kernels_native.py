@@ -52,7 +52,7 @@ for threads in (1, 2):
         y, which = k.max_pool(x, batch, window)
         k.max_pool_backward(y, which, window)
         k.mean_pool_backward(k.mean_pool(x, batch), (5, 7))
-        k.features_to_blocks(k.blocks_to_features(x, batch), (3, 5, 7))
+        k.columns_to_blocks(k.blocks_to_columns(x, batch), (3, 5, 7))
         k.blocks_to_rows(x, batch)
         hidden, steps = 5, 3
         for gates in (3, 4):
@@ -75,7 +75,7 @@ for batch in (1, 5, 19):
         nn.ReLU(), nn.Flatten(), nn.Linear(16, 7), nn.ReLU(), nn.Linear(7, 3),
     )
     snip.prune(net, (images, labels), sparsity=0.6)
-    for ways in ({}, {"0": "blocked"}):
+    for ways in ({}, {"0": "winograd"}):
         fast = snip.accelerate(net, images, ways=ways)
         assert (fast.snip_straight is None) == bool(ways)
         step = snip.training_step(fast, torch.optim.SGD(fast.parameters(), lr=0.1, momentum=0.9))

@@ -17,12 +17,12 @@ from snip.common.errors import InputError, SnipWarning, nearest
 from snip.engine.accelerated import Network
 from snip.engine.convert.converter import Converter
 from snip.engine.convert.timings import Timings
-from snip.engine.convert.ways import BLOCKED, DENSE, SPARSE, WAYS, fastest_ways
+from snip.engine.convert.ways import fastest_ways
 from snip.engine.kernels.library import available, reason
 from snip.engine.layers.conv import SparseConv2d, convertible
 from snip.engine.layers.linear import SparseLinear
-from snip.engine.layers.norm import BlockedNorm
-from snip.engine.layers.packing import PackedModule
+from snip.engine.layers.norm import BlockNorm2d
+from snip.engine.layers.packing import WAYS, PackedModule
 from snip.engine.layers.recurrent import SparseRecurrent
 from snip.engine.layers.recurrent import convertible as recurrent_convertible
 from snip.masks import Masks, held_masks
@@ -40,8 +40,8 @@ def accelerate(
 
     `batch` is one typical batch (or its inputs): its size is what the layers are timed for, and
     the model's mode says whether for training or, after `model.eval()`, for inference.
-    `ways` says it instead, by layer: "sparse" (where it says nothing), "blocked" (a dense kernel
-    in the engine's layout) or "dense" (torch's own). Without native kernels the model
+    `ways` says it instead, by layer: "sparse" (where it says nothing), "winograd" (a dense
+    kernel in the engine's layout) or "dense" (torch's own). Without native kernels the model
     itself comes back, with a warning: it runs dense.
     """
     model = unwrap(model)
@@ -97,7 +97,7 @@ def _replacements(model: nn.Module, masks: Masks) -> dict[nn.Module, nn.Module]:
             if (name := f"{prefix}.{key}" if prefix else key) in masks
         }
         if type(layer) is nn.BatchNorm2d:
-            found[layer] = _blocked_norm(layer)
+            found[layer] = _block_norm(layer)
         elif not own or _is_tied(model, layer):
             continue
         elif recurrent_convertible(layer):
@@ -121,9 +121,9 @@ def _is_tied(model: nn.Module, layer: nn.Module) -> bool:
     )
 
 
-def _blocked_norm(norm: nn.BatchNorm2d) -> BlockedNorm:
+def _block_norm(norm: nn.BatchNorm2d) -> BlockNorm2d:
     twin = copy.deepcopy(norm)
-    twin.__class__ = BlockedNorm
+    twin.__class__ = BlockNorm2d
     return twin  # type: ignore[return-value]
 
 
@@ -147,17 +147,16 @@ def _converted(
         timings = Timings()
         ways = fastest_ways(traced, root, timings, training=model.training)
         timings.save()
-    ways = _take(root, ways)
-    dense = {name for name, way in ways.items() if way == DENSE}
-    return Network(root, Converter(traced, root, dense).convert(), model, inputs.ndim, ways)
+    _set_ways(root, ways)
+    return Network(root, Converter(traced, root).convert(), model, inputs.ndim)
 
 
 def _words(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _take(root: nn.Module, ways: Mapping[str, str]) -> dict[str, str]:
-    """Tell each layer its way; those that are not sparse come back."""
+def _set_ways(root: nn.Module, ways: Mapping[str, str]) -> None:
+    """Set how each layer runs; what `ways` does not name runs sparse."""
     layers = {
         name: layer
         for name, layer in root.named_modules()
@@ -168,18 +167,12 @@ def _take(root: nn.Module, ways: Mapping[str, str]) -> dict[str, str]:
             raise nearest("layer", name, layers)
         if way not in WAYS:
             raise nearest("way", way, WAYS)
-        layer = layers[name]
-        covered = isinstance(layer, SparseConv2d) and layer.has_blocked_way()
-        if way == BLOCKED and not covered:
+        if way not in layers[name].ways():
             raise InputError(
-                f"{name} cannot run blocked, which is for 3 x 3 convolutions of stride 1 in one "
+                f"{name} cannot run {way!r}, which is for 3 x 3 convolutions of stride 1 in one "
                 "group: let it run sparse or dense."
             )
-        if isinstance(layer, SparseLinear):
-            layer.run_dense = way == DENSE
-        else:
-            layer.run_blocked = way == BLOCKED
-    return {name: way for name, way in ways.items() if way != SPARSE}
+        layers[name].way = way
 
 
 class Shapes(fx.Interpreter):

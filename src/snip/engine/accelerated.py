@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from snip.engine.fused.program import Straight
 from snip.engine.fused.stages import straight_stages
+from snip.engine.layers.packing import SPARSE, PackedModule
 
 
 class Network(nn.Module):
@@ -30,7 +31,6 @@ class Network(nn.Module):
         graph: fx.Graph | None,
         plain: nn.Module,
         rank: int = 0,
-        ways: dict[str, str] | None = None,
     ) -> None:
         super().__init__()
         # The user's own attributes too: a forward that could not be traced reads them.
@@ -43,9 +43,14 @@ class Network(nn.Module):
             code = graph.python_code("self")
             self.snip_source, self.snip_names = code.src, dict(code.globals)
         self.snip_rank = rank  # of the inputs it was traced for
-        self.snip_ways = ways or {}  # of the layers that do not run sparse
         self.snip_plain = (plain,)  # in a tuple, so that it is no submodule
         self._compile()
+
+    @property
+    def snip_ways(self) -> dict[str, str]:
+        """How each layer runs that does not run sparse."""
+        layers = ((n, m) for n, m in self.named_modules() if isinstance(m, PackedModule))
+        return {name: layer.way for name, layer in layers if layer.way != SPARSE}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the converted graph."""

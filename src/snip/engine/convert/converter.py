@@ -15,18 +15,19 @@ from snip.engine.convert.joining import drop_unused, join_chains, join_norms, jo
 from snip.engine.layers.conv import SparseConv2d
 from snip.engine.layers.layouts import (
     batch_size,
-    blocked_to_lines,
-    from_blocked,
-    from_lines,
-    to_blocked,
-    to_lines,
+    flatten_blocks,
+    from_blocks,
+    from_columns,
+    to_blocks,
+    to_columns,
 )
 from snip.engine.layers.linear import SparseLinear
-from snip.engine.layers.norm import BlockedNorm
-from snip.engine.layers.pool import blocked_max_pool, blocked_mean, blocked_pad
+from snip.engine.layers.norm import BlockNorm2d
+from snip.engine.layers.packing import DENSE
+from snip.engine.layers.pool import max_pool_on_blocks, mean_on_blocks, pad_on_blocks
 from snip.tracing.arguments import averages_planes, flattens_rows, pool_settings
 
-PLAIN, BLOCKED, LINES = "plain", "blocked", "lines"
+PLAIN, BLOCKS, COLUMNS = "plain", "blocks", "columns"
 RELUS = (nn.ReLU, F.relu, torch.relu, torch.relu_, "relu", "relu_")
 SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 
@@ -47,8 +48,8 @@ class Value:
 class Converter:
     """Walks the old graph once and writes the new one, with conversions only where needed."""
 
-    def __init__(self, traced: fx.GraphModule, root: nn.Module, dense: set[str]) -> None:
-        self.traced, self.root, self.dense = traced, root, dense
+    def __init__(self, traced: fx.GraphModule, root: nn.Module) -> None:
+        self.traced, self.root = traced, root
         self.graph = fx.Graph()
         self.values: dict[fx.Node, Value] = {}
         self.notes: dict[str, str] = {}
@@ -67,10 +68,10 @@ class Converter:
 
     def _convert(self, node: fx.Node) -> Value:
         module = self._module(node)
-        if isinstance(module, SparseConv2d) and node.target not in self.dense:
-            return self._layer(node, module, BLOCKED)
+        if isinstance(module, SparseConv2d) and module.way != DENSE:
+            return self._layer(node, module, BLOCKS)
         if isinstance(module, SparseLinear) and self._rank(node.args[0]) == 2:
-            return self._layer(node, module, LINES)
+            return self._layer(node, module, COLUMNS)
         rule = self._rule(node, module)
         made = None if rule is None else rule(node, module)
         return self._plain(node) if made is None else made
@@ -87,7 +88,7 @@ class Converter:
             (RELUS, self._elementwise),
             ((nn.Identity,), self._same),
             (SUMS, self._sum),
-            ((BlockedNorm,), self._norm),
+            ((BlockNorm2d,), self._norm),
             ((nn.MaxPool2d, F.max_pool2d, torch.max_pool2d), self._max_pool),
             ((nn.Flatten, torch.flatten, "flatten"), self._flatten),
             (("mean", torch.mean, nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d), self._mean),
@@ -105,7 +106,7 @@ class Converter:
         follower = self._lone_relu(node)
         module.relu = follower is not None
         method = f"{node.target}.on_{form}"
-        args = (x, value.batch) if form == BLOCKED else (x,)
+        args = (x, value.batch) if form == BLOCKS else (x,)
         made = Value({form: self._call(method, args)}, value.batch)
         if follower is not None:
             self.values[follower] = made
@@ -113,12 +114,12 @@ class Converter:
 
     def _norm(self, node: fx.Node, module: Any) -> Value | None:
         value = self.values[node.args[0]]  # type: ignore[index]
-        if value.form != BLOCKED:
+        if value.form != BLOCKS:
             return None
         follower = self._lone_relu(node)
         module.relu = follower is not None
-        args = (value.forms[BLOCKED], value.batch)
-        made = Value({BLOCKED: self._call(f"{node.target}.on_blocked", args)}, value.batch)
+        args = (value.forms[BLOCKS], value.batch)
+        made = Value({BLOCKS: self._call(f"{node.target}.on_blocks", args)}, value.batch)
         if follower is not None:
             self.values[follower] = made
         return made
@@ -143,23 +144,23 @@ class Converter:
     def _max_pool(self, node: fx.Node, module: Any) -> Value | None:
         value = self.values[node.args[0]]  # type: ignore[index]
         settings = pool_settings(node, module)
-        if value.form != BLOCKED or settings is None:
+        if value.form != BLOCKS or settings is None:
             return None
-        pooled = self._function(blocked_max_pool, value.forms[BLOCKED], value.batch, *settings)
-        return Value({BLOCKED: pooled}, value.batch)
+        pooled = self._function(max_pool_on_blocks, value.forms[BLOCKS], value.batch, *settings)
+        return Value({BLOCKS: pooled}, value.batch)
 
     def _flatten(self, node: fx.Node, module: Any) -> Value | None:
         value = self.values[node.args[0]]  # type: ignore[index]
         if not flattens_rows(node, module, self._rank(node.args[0])):
             return None
-        if value.form == LINES:
+        if value.form == COLUMNS:
             return value
-        lines = self._function(blocked_to_lines, value.forms[BLOCKED], value.batch)
-        return Value({LINES: lines}, value.batch)
+        columns = self._function(flatten_blocks, value.forms[BLOCKS], value.batch)
+        return Value({COLUMNS: columns}, value.batch)
 
     def _mean(self, node: fx.Node, module: Any) -> Value | None:
         value = self.values[node.args[0]]  # type: ignore[index]
-        if value.form != BLOCKED:
+        if value.form != BLOCKS:
             return None
         if module is not None or node.target is F.adaptive_avg_pool2d:
             size = module.output_size if module is not None else node.args[1]
@@ -167,24 +168,24 @@ class Converter:
         if not averages_planes(node):
             return None
         return Value(
-            {LINES: self._function(blocked_mean, value.forms[BLOCKED], value.batch)}, value.batch
+            {COLUMNS: self._function(mean_on_blocks, value.forms[BLOCKS], value.batch)}, value.batch
         )
 
     def _mean_as_plane(self, node: fx.Node, value: Value) -> Value | None:
-        """A pooled 1x1 plane that only a flatten reads is lines already."""
+        """A pooled 1x1 plane that only a flatten reads is columns already."""
         users = list(node.users)
         flat = all(self._kind(user) in (nn.Flatten, torch.flatten, "flatten") for user in users)
         if not flat:
             return None
-        lines = self._function(blocked_mean, value.forms[BLOCKED], value.batch)
-        return Value({LINES: lines}, value.batch)
+        columns = self._function(mean_on_blocks, value.forms[BLOCKS], value.batch)
+        return Value({COLUMNS: columns}, value.batch)
 
     def _pad(self, node: fx.Node, module: Any) -> Value | None:
         value = self.values[node.args[0]]  # type: ignore[index]
-        if value.form != BLOCKED:
+        if value.form != BLOCKS:
             return None
-        padded = self._function(blocked_pad, value.forms[BLOCKED], *module.padding)
-        return Value({BLOCKED: padded}, value.batch)
+        padded = self._function(pad_on_blocks, value.forms[BLOCKS], *module.padding)
+        return Value({BLOCKS: padded}, value.batch)
 
     def _plain(self, node: fx.Node) -> Value:
         """Anything else: as it was, on plain tensors."""
@@ -202,12 +203,12 @@ class Converter:
             if source == PLAIN:
                 value.batch = self._function(batch_size, held)
                 value.forms[form] = self._function(
-                    to_blocked if form == BLOCKED else to_lines, held
+                    to_blocks if form == BLOCKS else to_columns, held
                 )
-            elif source == BLOCKED:
-                value.forms[form] = self._function(from_blocked, held, value.batch)
+            elif source == BLOCKS:
+                value.forms[form] = self._function(from_blocks, held, value.batch)
             else:
-                value.forms[form] = self._function(from_lines, held)
+                value.forms[form] = self._function(from_columns, held)
         elif value.batch is None and form != PLAIN:
             value.batch = self._function(batch_size, value.forms[PLAIN])
         return value.forms[form]

@@ -11,17 +11,17 @@ from snip.engine.layers.chain import linear_chain
 from snip.engine.layers.conv import SparseConv2d
 from snip.engine.layers.layouts import batch_size
 from snip.engine.layers.linear import SparseLinear
-from snip.engine.layers.norm import BlockedNorm, conv_norm
+from snip.engine.layers.norm import BlockNorm2d, conv_norm
 from snip.engine.layers.recurrent import SparseRecurrent
 
 
 def join_chains(graph: fx.Graph) -> None:
     """Linear layers of which each is read by the next alone become one call."""
     for node in list(graph.nodes):
-        if node.target != "on_lines":
+        if node.target != "on_columns":
             continue
         layer, before = node.args
-        if before.target not in ("on_lines", linear_chain) or len(before.users) > 1:
+        if before.target not in ("on_columns", linear_chain) or len(before.users) > 1:
             continue
         chained = before.target is linear_chain
         x, *layers = before.args if chained else before.args[::-1]
@@ -31,10 +31,10 @@ def join_chains(graph: fx.Graph) -> None:
 def join_norms(graph: fx.Graph, root: nn.Module) -> None:
     """A convolution that only a batch norm reads becomes one call with it."""
     for node in list(graph.nodes):
-        if node.target != "on_blocked" or not isinstance(_owner(node, root), BlockedNorm):
+        if node.target != "on_blocks" or not isinstance(_owner(node, root), BlockNorm2d):
             continue
         norm, before, batch = node.args
-        if before.target != "on_blocked" or len(before.users) > 1:
+        if before.target != "on_blocks" or len(before.users) > 1:
             continue
         layer = _owner(before, root)
         if isinstance(layer, SparseConv2d) and not layer.relu:

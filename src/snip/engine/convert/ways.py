@@ -1,9 +1,9 @@
-"""Which way each layer runs: by timing, on the user's machine, remembered.
+"""How each layer runs: by timing, on the user's machine, remembered.
 
-"sparse" is the rule. A layer that is hardly sparse may be faster "blocked", in the dense kernel on
-blocks, or "dense", in torch's own; but that wants plain tensors, and each change of layout on the
-way costs a pass over memory. The cheapest assignment of all layers together is a minimum cut
-between those that take blocks and those that take plain tensors.
+"sparse" is the rule. A layer that is hardly sparse may be faster by "winograd", a dense kernel on
+blocks, or "dense", in torch itself; but torch wants plain tensors, and each change of layout costs
+a pass over memory. The cheapest assignment of all layers together is a minimum cut between those
+that take blocks and those that take plain tensors.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from snip.common.progress import track
 from snip.engine.convert.timings import Timings
 from snip.engine.kernels.library import instruction_set
 from snip.engine.layers.conv import SparseConv2d
-from snip.engine.layers.layouts import from_blocked, to_blocked
+from snip.engine.layers.layouts import from_blocks, to_blocks
 from snip.engine.layers.linear import SparseLinear
+from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD
 
 ROUNDS = 3
 FEW = 20_000  # weights: a smaller product costs less than the timing, and chains better sparse
 LITTLE = 1 << 26  # multiply-adds, a millisecond: as little, and a straight network stays straight
 BLOCKS, PLAIN = "blocks", "plain"  # the two ends of the cut
-SPARSE, BLOCKED, DENSE = WAYS = ("sparse", "blocked", "dense")
 Ways = dict[str, str]
 
 
@@ -55,12 +55,12 @@ def _fastest_ways(
                 chosen[name] = DENSE
         elif isinstance(layer, SparseConv2d):
             seconds = _conv_times(layer, node, timings, training)
-            on_blocks = min((SPARSE, BLOCKED), key=lambda way: seconds[way])
+            on_blocks = min((SPARSE, WINOGRAD), key=lambda way: seconds[way])
             graph.add_edge(BLOCKS, node, capacity=seconds[DENSE])
             graph.add_edge(node, PLAIN, capacity=seconds[on_blocks])
             convolutions.append((node, name))
-            if on_blocks == BLOCKED:
-                chosen[name] = BLOCKED
+            if on_blocks == WINOGRAD:
+                chosen[name] = WINOGRAD
     if not convolutions:
         return chosen
     _add_borders(graph, traced, timings)
@@ -75,7 +75,7 @@ def _add_borders(graph: nx.DiGraph, traced: fx.GraphModule, timings: Timings) ->
         if node.op == "placeholder":
             graph.add_edge(node, PLAIN)  # without a capacity: what comes in is plain
         if len(shape) != 4:
-            continue  # lines and plain matrices: cheap, and on the far side of every convolution
+            continue  # columns and plain matrices: cheap, and on the far side of every convolution
         cost = _conversion_time(shape, timings)
         for user in node.users:
             for one, two in ((node, user), (user, node)):
@@ -91,18 +91,18 @@ def _conv_times(
     first = source.op == "placeholder"  # nobody asks for the gradient of the input
     kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
     work = kept * math.prod(node.meta["shape"]) // node.meta["shape"][1]
-    seconds = {SPARSE: 0.0, BLOCKED: math.inf, DENSE: math.inf}
+    seconds = {SPARSE: 0.0, WINOGRAD: math.inf, DENSE: math.inf}
     if kept * 50 < total or work < LITTLE:
         return seconds  # below 2% dense has never won; not worth the user's time
 
     def work_of(way: str) -> Callable[[], object]:
-        x = torch.randn(shape) if way == DENSE else to_blocked(torch.randn(shape))
+        x = torch.randn(shape) if way == DENSE else to_blocks(torch.randn(shape))
         x.requires_grad_(not first)
-        forward = layer.in_dense if way == DENSE else partial(layer.on_blocked, batch=shape[0])
+        forward = layer.in_dense if way == DENSE else partial(layer.on_blocks, batch=shape[0])
         return _round(partial(_run_as, layer, way, forward, x), layer, x, training)
 
     where = f"groups={layer.groups} first={first} {_setting(training)}"
-    for way in WAYS if layer.has_blocked_way() else (SPARSE, DENSE):
+    for way in layer.ways():
         key = f"{way} {list(shape)} {layer.extra_repr()} {where}"
         seconds[way] = timings.get(key, partial(work_of, way), _best)
     return seconds
@@ -112,11 +112,11 @@ def _run_as(
     layer: SparseConv2d, way: str, forward: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
 ) -> torch.Tensor:
     """One forward pass in a way that may not be the layer's own."""
-    before, layer.run_blocked = layer.run_blocked, way == BLOCKED
+    before, layer.way = layer.way, way
     try:
         return forward(x)
     finally:
-        layer.run_blocked = before
+        layer.way = before
 
 
 def _dense_linear_wins(
@@ -132,7 +132,7 @@ def _dense_linear_wins(
     def work(dense: bool) -> Callable[[], Callable[[], object]]:
         def make() -> Callable[[], object]:
             x = torch.randn(layer.in_features, batch, requires_grad=True)
-            way = layer.as_matrix if dense else layer.on_lines
+            way = layer.as_matrix if dense else layer.on_columns
             return _round(lambda: way(x), layer, x, training)
 
         return make
@@ -143,15 +143,15 @@ def _dense_linear_wins(
 
 
 def _conversion_time(shape: tuple[int, ...], timings: Timings) -> float:
-    """Seconds to go from plain to blocked, and back with the gradient."""
+    """Seconds to go from plain to blocks, and back with the gradient."""
 
     def make() -> Callable[[], object]:
         x = torch.randn(shape)
-        blocked = to_blocked(x)
+        blocks = to_blocks(x)
 
         def work() -> None:
-            to_blocked(x)
-            from_blocked(blocked, shape[0])
+            to_blocks(x)
+            from_blocks(blocks, shape[0])
 
         return work
 

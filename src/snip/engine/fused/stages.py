@@ -20,13 +20,14 @@ from snip.engine.layers.chain import linear_chain
 from snip.engine.layers.conv import SparseConv2d
 from snip.engine.layers.layouts import (
     batch_size,
-    blocked_to_lines,
-    from_lines,
-    to_blocked,
-    to_lines,
+    flatten_blocks,
+    from_columns,
+    to_blocks,
+    to_columns,
 )
 from snip.engine.layers.linear import SparseLinear
-from snip.engine.layers.pool import blocked_max_pool
+from snip.engine.layers.packing import SPARSE
+from snip.engine.layers.pool import max_pool_on_blocks
 from snip.tracing.arguments import flattens_rows
 
 
@@ -47,7 +48,7 @@ def straight_stages(graph: fx.Graph, root: nn.Module) -> tuple[Stage, ...] | Non
     stages: list[Stage] = []
     for before, node in pairwise(nodes):
         if node.op == "output":
-            last = before.target is from_lines and node.args[0] is before
+            last = before.target is from_columns and node.args[0] is before
             return tuple(stages) if last and _runs_once(stages) else None
         found = None if before not in node.all_input_nodes else _stages(node, root, not stages)
         if found is None:
@@ -59,15 +60,15 @@ def straight_stages(graph: fx.Graph, root: nn.Module) -> tuple[Stage, ...] | Non
 def _stages(node: fx.Node, root: nn.Module, first: bool) -> list[Stage] | None:
     """What one node does; None for what has no native counterpart."""
     target = node.target
-    if target in (to_lines, to_blocked) or (first and _flattens(node, root)):
+    if target in (to_columns, to_blocks) or (first and _flattens(node, root)):
         return []  # the native network reads plain rows, whatever their shape
-    if target in (from_lines, blocked_to_lines):
+    if target in (from_columns, flatten_blocks):
         return []
-    if target is blocked_max_pool:
+    if target is max_pool_on_blocks:
         return [Stage("pool", window=tuple(node.args[2:]))]
     if target is F.relu:
         return [Stage("relu")]
-    if target in ("on_lines", "on_blocked", linear_chain):
+    if target in ("on_columns", "on_blocks", linear_chain):
         names = [str(a.target) for a in node.all_input_nodes if a.op == "get_attr"]
         layers = [(name, root.get_submodule(name)) for name in names]
         if all(_supported(layer) for _, layer in layers):
@@ -84,9 +85,7 @@ def _runs_once(stages: list[Stage]) -> bool:
 
 def _supported(layer: nn.Module) -> bool:
     """A layer that runs sparse."""
-    if isinstance(layer, SparseLinear):
-        return not layer.run_dense
-    return isinstance(layer, SparseConv2d) and not layer.run_blocked
+    return isinstance(layer, (SparseLinear, SparseConv2d)) and layer.way == SPARSE
 
 
 def _flattens(node: fx.Node, root: nn.Module) -> bool:

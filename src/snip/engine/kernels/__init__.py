@@ -8,13 +8,13 @@ from snip.engine.kernels.conv import (
 )
 from snip.engine.kernels.conversions import (
     LANES,
-    blocks_to_features,
+    blocks_to_columns,
     blocks_to_rows,
-    empty_features,
-    features_to_blocks,
-    features_to_rows,
+    columns_to_blocks,
+    columns_to_rows,
+    empty_columns,
     rows_to_blocks,
-    rows_to_features,
+    rows_to_columns,
 )
 from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.library import available, instruction_set, instruction_sets, reason
@@ -35,14 +35,14 @@ __all__ = [
     "LinearIndex",
     "Window",
     "available",
-    "blocks_to_features",
+    "blocks_to_columns",
     "blocks_to_rows",
+    "columns_to_blocks",
+    "columns_to_rows",
     "conv_backward_input",
     "conv_backward_weights",
     "conv_forward",
-    "empty_features",
-    "features_to_blocks",
-    "features_to_rows",
+    "empty_columns",
     "gru_backward",
     "gru_forward",
     "instruction_set",
@@ -61,5 +61,5 @@ __all__ = [
     "reason",
     "relu_backward",
     "rows_to_blocks",
-    "rows_to_features",
+    "rows_to_columns",
 ]

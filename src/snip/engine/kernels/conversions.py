@@ -1,4 +1,4 @@
-"""Conversions between plain tensors, blocks of lanes and feature-major activations.
+"""Conversions between plain tensors, blocks of lanes and columns.
 
 rows      [batch, ...]                             what torch uses (NCHW, or [batch, features])
 blocks    [ceil(batch / lanes), ..., lanes]        convolutions; zero beyond the batch
@@ -32,38 +32,36 @@ def blocks_to_rows(x: torch.Tensor, batch: int) -> torch.Tensor:
     return out
 
 
-def rows_to_features(x: torch.Tensor) -> torch.Tensor:
+def rows_to_columns(x: torch.Tensor) -> torch.Tensor:
     """[batch, features] to [features, batch]."""
     return _transposed(check_float(x, "x"))
 
 
-def features_to_rows(x: torch.Tensor) -> torch.Tensor:
+def columns_to_rows(x: torch.Tensor) -> torch.Tensor:
     """[features, batch] to [batch, features]."""
     return _transposed(check_float(x, "x"))
 
 
-def blocks_to_features(x: torch.Tensor, batch: int) -> torch.Tensor:
-    """Flatten [blocks, C, H, W, lanes] to feature-major [C * H * W, batch]."""
+def blocks_to_columns(x: torch.Tensor, batch: int) -> torch.Tensor:
+    """Flatten [blocks, C, H, W, lanes] to columns [C * H * W, batch]."""
     lanes = check_blocks(x, batch, "x")
     features = math.prod(x.shape[1:-1])
-    out = empty_features(features, batch)
-    _run("blocks_to_features", x.data_ptr(), out.data_ptr(), out.stride(0), features, lanes, batch)
+    out = empty_columns(features, batch)
+    _run("blocks_to_columns", x.data_ptr(), out.data_ptr(), out.stride(0), features, lanes, batch)
     return out
 
 
-def features_to_blocks(
-    x: torch.Tensor, shape: Sequence[int], *, lanes: int = LANES
-) -> torch.Tensor:
-    """The inverse of blocks_to_features, to [blocks, *shape, lanes]."""
+def columns_to_blocks(x: torch.Tensor, shape: Sequence[int], *, lanes: int = LANES) -> torch.Tensor:
+    """The inverse of blocks_to_columns, to [blocks, *shape, lanes]."""
     features, batch = check_float(x, "x").shape
     if features != math.prod(shape):
         raise InputError(f"{features} features do not fill {tuple(shape)}")
     out = empty(math.ceil(batch / lanes), *shape, lanes)
-    _run("features_to_blocks", x.data_ptr(), x.stride(0), out.data_ptr(), features, lanes, batch)
+    _run("columns_to_blocks", x.data_ptr(), x.stride(0), out.data_ptr(), features, lanes, batch)
     return out
 
 
-def empty_features(features: int, batch: int) -> torch.Tensor:
+def empty_columns(features: int, batch: int) -> torch.Tensor:
     """An uninitialised [features, batch] whose rows begin on cache lines when they are long."""
     row = batch if batch < LANES else math.ceil(batch / LANES) * LANES
     return empty(features, row)[:, :batch]
@@ -79,7 +77,7 @@ def check_float(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def check_blocks(x: torch.Tensor, batch: int, name: str) -> int:
-    """The lanes of a contiguous blocked tensor that holds so many batch elements."""
+    """The lanes of a contiguous tensor of blocks that holds so many batch elements."""
     check_float(x, name)
     if x.dim() < 2 or not x.is_contiguous() or x.shape[0] != math.ceil(batch / x.shape[-1]):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Sparse linear layers on feature-major activations [features, batch], the batch contiguous."""
+"""Sparse linear layers on columns [features, batch], the batch contiguous."""
 
 import torch
 

@@ -9,10 +9,10 @@ import torch
 from snip.common.errors import InputError
 from snip.engine.kernels.conversions import (
     LANES,
-    blocks_to_features,
+    blocks_to_columns,
     check_blocks,
     check_float,
-    features_to_blocks,
+    columns_to_blocks,
 )
 from snip.engine.kernels.library import empty, kernel
 
@@ -91,13 +91,13 @@ def max_pool_backward(dy: torch.Tensor, which: torch.Tensor, window: Window) -> 
 
 
 def mean_pool(x: torch.Tensor, batch: int) -> torch.Tensor:
-    """Mean over each whole plane, feature-major [C, batch]; torch does it at memory speed."""
+    """Mean over each whole plane, columns [C, batch]; torch does it at memory speed."""
     check_blocks(x, batch, "x")
-    return blocks_to_features(x.flatten(2, -2).mean(2).contiguous(), batch)
+    return blocks_to_columns(x.flatten(2, -2).mean(2).contiguous(), batch)
 
 
 def mean_pool_backward(dy: torch.Tensor, size: Pair, *, lanes: int = LANES) -> torch.Tensor:
     """Gradient of mean_pool's input, [blocks, C, *size, lanes], zero beyond the batch."""
     channels = check_float(dy, "dy").shape[0]
-    blocks = features_to_blocks(dy / math.prod(size), (channels, 1, 1), lanes=lanes)
+    blocks = columns_to_blocks(dy / math.prod(size), (channels, 1, 1), lanes=lanes)
     return blocks.expand(-1, -1, *size, -1).contiguous()

@@ -1,4 +1,4 @@
-"""Sparse LSTM and GRU over a whole sequence, feature-major: column t * batch + b is step t of b.
+"""Sparse LSTM and GRU over a whole sequence, as columns: column t * batch + b is step t of b.
 
 The products with the inputs of all steps are one `linear_forward` each, done before; so is the
 gradient of the weights, one `linear_backward` over all columns, done after. Here is what lies
@@ -111,9 +111,9 @@ def gru_backward(
     return d_x, d_h
 
 
-def _empty_as(lines: Tensor) -> Tensor:
+def _empty_as(columns: Tensor) -> Tensor:
     """Of the same shape, with the same distance between rows."""
-    return empty(lines.shape[0], lines.stride(0))[:, : lines.shape[1]]
+    return empty(columns.shape[0], columns.stride(0))[:, : columns.shape[1]]
 
 
 def _shape(

@@ -10,14 +10,15 @@ import torch
 
 from snip.engine.layers.layouts import native
 from snip.engine.layers.linear import SparseLinear
+from snip.engine.layers.packing import DENSE
 from snip.engine.layers.products import LinearProducts, linear_states
 
 
 def linear_chain(x: torch.Tensor, *layers: SparseLinear) -> torch.Tensor:
-    """Lines through all `layers` in turn."""
-    if not native(x) or any(layer.run_dense or not native(layer.weight) for layer in layers):
+    """Columns through all `layers` in turn."""
+    if not native(x) or any(layer.way == DENSE or not native(layer.weight) for layer in layers):
         for layer in layers:
-            x = layer.on_lines(x)
+            x = layer.on_columns(x)
         return x
     links = [(layer.index, layer.relu) for layer in layers]
     weights = [layer.weight for layer in layers]

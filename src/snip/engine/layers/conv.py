@@ -1,4 +1,4 @@
-"""A sparse convolution: plain in and out by default, blocked inside a converted network."""
+"""A sparse convolution: plain in and out by default, blocks inside a converted network."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import nn
 from snip.engine.kernels.conv import ConvIndex
 from snip.engine.kernels.conversions import LANES
 from snip.engine.kernels.winograd import WinogradShape
-from snip.engine.layers.layouts import Pair, from_blocked, native, pair, to_blocked
-from snip.engine.layers.packing import PackedModule
-from snip.engine.layers.products import After, BlockedWay, ConvProduct, SparseWay
+from snip.engine.layers.layouts import Pair, from_blocks, native, pair, to_blocks
+from snip.engine.layers.packing import DENSE, SPARSE, WAYS, WINOGRAD, PackedModule
+from snip.engine.layers.products import After, ConvProduct, SparseProducts, WinogradProducts
 
 
 class SparseConv2d(PackedModule):
@@ -21,7 +21,6 @@ class SparseConv2d(PackedModule):
 
     weight: torch.Tensor
     relu = False
-    run_blocked = False  # set where the dense kernel on blocks was timed to be faster
 
     def __init__(
         self, layer: nn.Conv2d, mask: torch.Tensor | None, bias_mask: torch.Tensor | None
@@ -39,34 +38,35 @@ class SparseConv2d(PackedModule):
             return self.forward(x[None])[0]
         if not native(x) or not native(self.weight) or not x.numel():
             return self.in_dense(x)
-        return from_blocked(self.on_blocked(to_blocked(x), len(x)), len(x))
+        return from_blocks(self.on_blocks(to_blocks(x), len(x)), len(x))
 
-    def on_blocked(self, x: torch.Tensor, batch: int) -> torch.Tensor:
-        """Blocked -> blocked."""
+    def on_blocks(self, x: torch.Tensor, batch: int) -> torch.Tensor:
+        """Blocks -> blocks."""
         if not native(x) or not native(self.weight):
-            return to_blocked(self.in_dense(from_blocked(x, batch)))
+            return to_blocks(self.in_dense(from_blocks(x, batch)))
         if not torch.is_grad_enabled():
             return self.infer(x, batch, After(bias=self.dense("bias"), relu=self.relu))
         x, bias = x.contiguous(), self.dense("bias")
-        return ConvProduct.apply(x, self.weight, bias, self._way(x), batch, self.relu)
+        return ConvProduct.apply(x, self.weight, bias, self._products(x), batch, self.relu)
 
     def infer(self, x: torch.Tensor, batch: int, after: After) -> torch.Tensor:
-        """Blocked -> blocked without gradients."""
+        """Blocks -> blocks without gradients."""
         x = x.contiguous()
-        return self._way(x).forward(self.weight, x, batch, after)
+        return self._products(x).forward(self.weight, x, batch, after)
 
-    def has_blocked_way(self) -> bool:
-        """Whether the dense kernel on blocks covers this layer: 3 x 3, stride 1, one group."""
+    def ways(self) -> tuple[str, ...]:
+        """All three where the Winograd kernel covers this layer: 3 x 3, stride 1, one group."""
         plain = self.stride == self.dilation == (1, 1) and self.groups == 1
-        return plain and self.packed["weight"].shape[2:] == (3, 3) and max(self.padding) <= 2
+        small = self.packed["weight"].shape[2:] == (3, 3) and max(self.padding) <= 2
+        return WAYS if plain and small else (SPARSE, DENSE)
 
-    def _way(self, x: torch.Tensor) -> SparseWay:
+    def _products(self, x: torch.Tensor) -> SparseProducts:
         channels, height, width, lanes = x.shape[1:]
         index = self.index((channels, height, width), lanes)
-        if not self.run_blocked or lanes != LANES:
-            return SparseWay(index)
+        if self.way != WINOGRAD or lanes != LANES:
+            return SparseProducts(index)
         shape = WinogradShape(channels, index.out_shape[0], (height, width), self.padding)
-        return BlockedWay(index, self.packed["weight"], shape)
+        return WinogradProducts(index, self.packed["weight"], shape)
 
     def in_dense(self, x: torch.Tensor) -> torch.Tensor:
         """Plain activations through torch's own convolution: for layers that are hardly sparse."""

@@ -1,8 +1,9 @@
 """The ways into, out of and between the engine's layouts, as differentiable functions.
 
-blocked: [ceil(batch / lanes), C, H, W, lanes], a convolution's activations; with a single lane,
+plain:   [batch, ...], as torch has it
+blocks:  [ceil(batch / lanes), C, H, W, lanes], a convolution's activations; with a single lane,
          for few images, that is the plain layout itself
-lines:   [features, batch], a linear layer's activations
+columns: [features, batch], a linear or recurrent layer's activations, one sample a column
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from torch.autograd.function import once_differentiable
 
 from snip.engine.kernels.conversions import (
     LANES,
-    blocks_to_features,
+    blocks_to_columns,
     blocks_to_rows,
-    features_to_blocks,
+    columns_to_blocks,
     rows_to_blocks,
-    rows_to_features,
+    rows_to_columns,
 )
 
 Pair = tuple[int, int]
 
 
-class _ToBlocked(torch.autograd.Function):
+class _ToBlocks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         ctx.batch = len(x)
@@ -37,7 +38,7 @@ class _ToBlocked(torch.autograd.Function):
         return blocks_to_rows(dy.contiguous(), ctx.batch)
 
 
-class _FromBlocked(torch.autograd.Function):
+class _FromBlocks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, batch: int) -> torch.Tensor:
         return blocks_to_rows(x.contiguous(), batch)
@@ -52,19 +53,19 @@ class _Flatten(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, batch: int) -> torch.Tensor:
         ctx.shape = x.shape[1:-1]
-        return blocks_to_features(x.contiguous(), batch)
+        return blocks_to_columns(x.contiguous(), batch)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
         dy = dy if dy.stride(-1) == 1 else dy.contiguous()
-        return features_to_blocks(dy, ctx.shape), None
+        return columns_to_blocks(dy, ctx.shape), None
 
 
-class _ToLines(torch.autograd.Function):
+class _ToColumns(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return rows_to_features(x)
+        return rows_to_columns(x)
 
     @staticmethod
     @once_differentiable
@@ -76,7 +77,7 @@ FEW_IMAGES = 8  # fewer would leave most lanes idle
 
 
 def lanes_for(batch: int) -> int:
-    """Lanes of blocked activations; few images are kept apart where no gradient is asked for."""
+    """Lanes of blocks; few images are kept apart where no gradient is asked for."""
     return 1 if batch < FEW_IMAGES and not torch.is_grad_enabled() else LANES
 
 
@@ -85,41 +86,41 @@ def native(x: torch.Tensor) -> bool:
     return x.dtype == torch.float32 and x.device.type == "cpu"
 
 
-def to_blocked(x: torch.Tensor) -> torch.Tensor:
-    """[N, C, H, W] -> blocked."""
+def to_blocks(x: torch.Tensor) -> torch.Tensor:
+    """[N, C, H, W] -> blocks."""
     if lanes_for(len(x)) == 1:
         return x.contiguous()[..., None]
     if native(x):
-        return _ToBlocked.apply(x)
+        return _ToBlocks.apply(x)
     padded = F.pad(x, (0, 0, 0, 0, 0, 0, 0, -len(x) % LANES))
     return padded.unflatten(0, (-1, LANES)).permute(0, 2, 3, 4, 1)
 
 
-def from_blocked(x: torch.Tensor, batch: int) -> torch.Tensor:
-    """blocked -> [N, C, H, W]."""
+def from_blocks(x: torch.Tensor, batch: int) -> torch.Tensor:
+    """blocks -> [N, C, H, W]."""
     if x.shape[-1] == 1:
         return x[..., 0]
     if native(x):
-        return _FromBlocked.apply(x, batch)
+        return _FromBlocks.apply(x, batch)
     return x.permute(0, 4, 1, 2, 3).flatten(0, 1)[:batch]
 
 
-def blocked_to_lines(x: torch.Tensor, batch: int) -> torch.Tensor:
-    """blocked -> [C * H * W, N]: what flatten(1) is to plain activations."""
-    return _Flatten.apply(x, batch) if native(x) else from_blocked(x, batch).flatten(1).t()
+def flatten_blocks(x: torch.Tensor, batch: int) -> torch.Tensor:
+    """blocks -> [C * H * W, N]: what flatten(1) is to plain activations."""
+    return _Flatten.apply(x, batch) if native(x) else from_blocks(x, batch).flatten(1).t()
 
 
-def to_lines(x: torch.Tensor) -> torch.Tensor:
+def to_columns(x: torch.Tensor) -> torch.Tensor:
     """[N, features] -> [features, N]."""
-    return _ToLines.apply(x) if native(x) else x.t()
+    return _ToColumns.apply(x) if native(x) else x.t()
 
 
-def from_lines(x: torch.Tensor) -> torch.Tensor:
+def from_columns(x: torch.Tensor) -> torch.Tensor:
     """[features, N] -> [N, features], contiguous as a layer's output usually is."""
     return x.t().contiguous()
 
 
-def as_lines(x: torch.Tensor) -> torch.Tensor:
+def as_columns(x: torch.Tensor) -> torch.Tensor:
     """[features, N] with the columns side by side, copied only where they are not."""
     return x if x.stride(1) == 1 else x.clone(memory_format=torch.contiguous_format)
 

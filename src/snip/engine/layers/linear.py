@@ -1,4 +1,4 @@
-"""A sparse linear layer: plain in and out by default, lines inside a converted network."""
+"""A sparse linear layer: plain in and out by default, columns inside a converted network."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import nn
 
 from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.linear import linear_forward
-from snip.engine.layers.layouts import as_lines, native
-from snip.engine.layers.packing import PackedModule
+from snip.engine.layers.layouts import as_columns, native
+from snip.engine.layers.packing import DENSE, SPARSE, PackedModule
 from snip.engine.layers.products import LinearProducts
 
 
@@ -18,7 +18,6 @@ class SparseLinear(PackedModule):
 
     weight: torch.Tensor
     relu = False  # set where a converted network has a ReLU right behind
-    run_dense = False  # set where that was timed to be faster
 
     def __init__(
         self, layer: nn.Linear, mask: torch.Tensor | None, bias_mask: torch.Tensor | None
@@ -34,7 +33,7 @@ class SparseLinear(PackedModule):
         if not self._takes(x):
             y = F.linear(x, self._dense_weight(), self.dense("bias"))
             return y.relu() if self.relu else y
-        y = self.on_lines(as_lines(x.reshape(-1, self.in_features).t()))
+        y = self.on_columns(as_columns(x.reshape(-1, self.in_features).t()))
         return y.t().reshape(*x.shape[:-1], self.out_features).contiguous()
 
     def for_steps(self, x: torch.Tensor) -> torch.Tensor:
@@ -44,18 +43,22 @@ class SparseLinear(PackedModule):
         """
         if not self._takes(x) or x.ndim != 3:
             return self.forward(x)
-        lines = as_lines(x.permute(2, 1, 0).reshape(self.in_features, -1))
-        y = self.on_lines(lines)
+        columns = as_columns(x.permute(2, 1, 0).reshape(self.in_features, -1))
+        y = self.on_columns(columns)
         return y.view(self.out_features, x.shape[1], x.shape[0]).permute(2, 1, 0)
+
+    def ways(self) -> tuple[str, ...]:
+        """Sparse, or dense in torch's own product."""
+        return SPARSE, DENSE
 
     def _takes(self, x: torch.Tensor) -> bool:
         return native(x) and native(self.weight) and x.numel() > 0
 
-    def on_lines(self, x: torch.Tensor) -> torch.Tensor:
+    def on_columns(self, x: torch.Tensor) -> torch.Tensor:
         """[in features, N] -> [out features, N]."""
         if not native(x) or not native(self.weight):
             return self.forward(x.t()).t()
-        if self.run_dense:
+        if self.way == DENSE:
             return self.as_matrix(x)
         bias = self.dense("bias")
         if not torch.is_grad_enabled():  # spares inference what autograd costs

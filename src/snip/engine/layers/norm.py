@@ -1,4 +1,4 @@
-"""Batch norm on blocked activations, alone or in one pass with the convolution before it."""
+"""Batch norm on blocks, alone or in one pass with the convolution before it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from snip.engine.kernels.norm import norm_apply, norm_backward, norm_train
 from snip.engine.layers.conv import SparseConv2d
-from snip.engine.layers.layouts import from_blocked, native, to_blocked
+from snip.engine.layers.layouts import from_blocks, native, to_blocks
 from snip.engine.layers.products import After
 
 Tensor = torch.Tensor
@@ -97,16 +97,16 @@ def _norm_gradients(ctx: Any, dy: Tensor, *, frozen: bool) -> tuple[Any, ...]:
     )
 
 
-class BlockedNorm(nn.BatchNorm2d):
-    """`nn.BatchNorm2d`, same parameters and buffers, that also takes blocked activations."""
+class BlockNorm2d(nn.BatchNorm2d):
+    """`nn.BatchNorm2d`, same parameters and buffers, that also takes blocks."""
 
     relu = False
 
-    def on_blocked(self, x: Tensor, batch: int) -> Tensor:
-        """Blocked -> blocked, in the module's own mode."""
+    def on_blocks(self, x: Tensor, batch: int) -> Tensor:
+        """Blocks -> blocks, in the module's own mode."""
         if not native(x) or (self.weight is not None and not native(self.weight)):
-            y = self.forward(from_blocked(x, batch))
-            return to_blocked(y.relu() if self.relu else y)
+            y = self.forward(from_blocks(x, batch))
+            return to_blocks(y.relu() if self.relu else y)
         if self.training or self.running_mean is None:
             _refuse_single_values(batch, x)
         if self.training and self.num_batches_tracked is not None:
@@ -144,12 +144,12 @@ def _refuse_single_values(batch: int, x: Tensor) -> None:
         )
 
 
-def conv_norm(x: Tensor, batch: int, conv: SparseConv2d, norm: BlockedNorm) -> Tensor:
+def conv_norm(x: Tensor, batch: int, conv: SparseConv2d, norm: BlockNorm2d) -> Tensor:
     """A convolution and the batch norm behind it; one pass where the norm is a known scale."""
     mean, variance = norm.running_mean, norm.running_var
     tensors = (x, conv.weight, *(t for t in (norm.weight, mean) if t is not None))
     if torch.is_grad_enabled() or norm.training or mean is None or not all(map(native, tensors)):
-        return norm.on_blocked(conv.on_blocked(x, batch), batch)
+        return norm.on_blocks(conv.on_blocks(x, batch), batch)
     scale, shift = scale_and_shift(norm.weight, norm.bias, mean, variance, norm.eps)
     bias = conv.dense("bias")
     shift = shift if bias is None else torch.addcmul(shift, bias, scale)

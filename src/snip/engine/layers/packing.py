@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
+# How a layer runs: by its surviving weights, by a dense Winograd kernel on blocks, or in torch.
+SPARSE, WINOGRAD, DENSE = WAYS = ("sparse", "winograd", "dense")
+
 
 class Packed:
     """Where the kept values of a tensor of `shape` belong: positions in flat order."""
@@ -49,6 +52,12 @@ class Packed:
 
 class PackedModule(nn.Module):
     """A layer with packed parameters. `state_dict` speaks the plain layer's names and shapes."""
+
+    way = SPARSE  # the one place that says how this layer runs
+
+    def ways(self) -> tuple[str, ...]:
+        """The ways in which this layer can run."""
+        return (SPARSE,)
 
     def __init__(self) -> None:
         super().__init__()

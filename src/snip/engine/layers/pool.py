@@ -1,4 +1,4 @@
-"""Pooling, means and padding on blocked activations."""
+"""Pooling, means and padding on blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from snip.engine.kernels.pool import (
     mean_pool,
     mean_pool_backward,
 )
-from snip.engine.layers.layouts import Pair, from_blocked, native, pair, to_blocked
+from snip.engine.layers.layouts import Pair, from_blocks, native, pair, to_blocks
 
 Tensor = torch.Tensor
 
@@ -47,7 +47,7 @@ class _MeanPool(torch.autograd.Function):
         return mean_pool_backward(dy, ctx.size), None
 
 
-def blocked_max_pool(
+def max_pool_on_blocks(
     x: Tensor,
     batch: int,
     kernel_size: int | Pair,
@@ -56,10 +56,10 @@ def blocked_max_pool(
     dilation: int | Pair = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Max pooling, blocked -> blocked."""
+    """Max pooling, blocks -> blocks."""
     if not native(x):
         settings = (kernel_size, stride, padding, dilation, ceil_mode)
-        return to_blocked(F.max_pool2d(from_blocked(x, batch), *settings))
+        return to_blocks(F.max_pool2d(from_blocks(x, batch), *settings))
     settings = (kernel_size, stride, padding, dilation, ceil_mode)
     return _MaxPool.apply(x, batch, pool_window((x.shape[2], x.shape[3]), *settings))
 
@@ -77,11 +77,11 @@ def pool_window(
     return Window(in_size, *pairs, ceil_mode)
 
 
-def blocked_mean(x: Tensor, batch: int) -> Tensor:
-    """Mean over height and width, blocked -> lines [C, N]."""
-    return _MeanPool.apply(x, batch) if native(x) else from_blocked(x, batch).mean((2, 3)).t()
+def mean_on_blocks(x: Tensor, batch: int) -> Tensor:
+    """Mean over height and width, blocks -> columns [C, N]."""
+    return _MeanPool.apply(x, batch) if native(x) else from_blocks(x, batch).mean((2, 3)).t()
 
 
-def blocked_pad(x: Tensor, left: int, right: int, top: int, bottom: int) -> Tensor:
+def pad_on_blocks(x: Tensor, left: int, right: int, top: int, bottom: int) -> Tensor:
     """Zero padding of height and width."""
     return F.pad(x, (0, 0, left, right, top, bottom))

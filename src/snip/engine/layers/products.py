@@ -37,7 +37,7 @@ def linear_states(
 
 
 class LinearProducts(torch.autograd.Function):
-    """y = W x (+ bias) (then ReLU) on lines, for one layer after the other."""
+    """y = W x (+ bias) (then ReLU) on columns, for one layer after the other."""
 
     @staticmethod
     def forward(
@@ -80,8 +80,8 @@ class After:
 
 
 @dataclass(frozen=True)
-class SparseWay:
-    """How a convolution computes its three products: by its surviving weights."""
+class SparseProducts:
+    """A convolution's three products, computed with its surviving weights."""
 
     index: ConvIndex
 
@@ -101,8 +101,8 @@ class SparseWay:
 
 
 @dataclass(frozen=True)
-class BlockedWay(SparseWay):
-    """The same, with the zeros filled in again where a dense kernel on blocks is faster."""
+class WinogradProducts(SparseProducts):
+    """The same with the zeros filled in again, for layers on which dense Winograd is faster."""
 
     packed: Packed
     shape: WinogradShape
@@ -121,7 +121,7 @@ class BlockedWay(SparseWay):
 
 
 class ConvProduct(torch.autograd.Function):
-    """y = convolution (+ bias) (then ReLU) on blocked activations."""
+    """y = convolution (+ bias) (then ReLU) on blocks."""
 
     @staticmethod
     def forward(
@@ -129,12 +129,12 @@ class ConvProduct(torch.autograd.Function):
         x: torch.Tensor,
         values: torch.Tensor,
         bias: torch.Tensor | None,
-        way: SparseWay,
+        products: SparseProducts,
         batch: int,
         relu: bool,
     ) -> torch.Tensor:
-        y = way.forward(values, x, batch, After(bias=bias, relu=relu))
-        ctx.way, ctx.batch = way, batch
+        y = products.forward(values, x, batch, After(bias=bias, relu=relu))
+        ctx.products, ctx.batch = products, batch
         ctx.save_for_backward(x, values, y if relu else None)
         return y
 
@@ -142,12 +142,12 @@ class ConvProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
         x, values, y = ctx.saved_tensors
-        wanted, way, batch = ctx.needs_input_grad, ctx.way, ctx.batch
+        wanted, products, batch = ctx.needs_input_grad, ctx.products, ctx.batch
         dy = dy.contiguous()
         if y is not None:
             dy = torch.ops.aten.threshold_backward(dy, y, 0)
-        dx = way.to_input(values, dy, batch) if wanted[0] else None
-        dw = way.to_weights(x, dy, batch) if wanted[1] else None
+        dx = products.to_input(values, dy, batch) if wanted[0] else None
+        dw = products.to_weights(x, dy, batch) if wanted[1] else None
         db = _bias_gradient(dy, batch) if wanted[2] else None
         return dx, dw, db, None, None, None
 

@@ -14,7 +14,7 @@ from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.library import empty
 from snip.engine.kernels.linear import linear_backward, linear_forward
 from snip.engine.kernels.recurrence import gru_backward, gru_forward, lstm_backward, lstm_forward
-from snip.engine.layers.layouts import as_lines, native
+from snip.engine.layers.layouts import as_columns, native
 from snip.engine.layers.packing import PackedModule
 
 Tensor = torch.Tensor
@@ -59,7 +59,7 @@ class LstmSequence(torch.autograd.Function):
         x, w, u, gates, h, c = ctx.saved_tensors
         (index_w, index_u), batch = ctx.indices, ctx.batch
         carry_h, carry_c = (_carried(d, h.shape[0], batch) for d in (dlast, dc))
-        dgates = lstm_backward(index_u, u, gates, c, _lined(dh), carry_h, carry_c, batch)
+        dgates = lstm_backward(index_u, u, gates, c, _as_columns(dh), carry_h, carry_c, batch)
         wanted = ctx.needs_input_grad
         dx, dw, db = _products(index_w, w, x, dgates, wanted[0], wanted[1], wanted[3])
         _, du, _ = _products(index_u, u, h[:, :-batch], dgates, False, wanted[2], False)
@@ -96,7 +96,7 @@ class GruSequence(torch.autograd.Function):
         x, w, u, gates, from_h, h = ctx.saved_tensors
         (index_w, index_u), batch = ctx.indices, ctx.batch
         carry = _carried(dlast, h.shape[0], batch)
-        d_x, d_h = gru_backward(index_u, u, gates, from_h, h, _lined(dh), carry, batch)
+        d_x, d_h = gru_backward(index_u, u, gates, from_h, h, _as_columns(dh), carry, batch)
         wanted = ctx.needs_input_grad
         dx, dw, db = _products(index_w, w, x, d_x, wanted[0], wanted[1], wanted[3])
         _, du, dinner = _products(index_u, u, h[:, :-batch], d_h, False, wanted[2], wanted[4])
@@ -127,17 +127,17 @@ class SparseRecurrent(PackedModule):
         if self.batch_first:
             x = x.transpose(0, 1)
         steps, batch = x.shape[:2]
-        lines = as_lines(x.permute(2, 0, 1).reshape(self.input_size, steps * batch))
+        columns = as_columns(x.permute(2, 0, 1).reshape(self.input_size, steps * batch))
         if self.is_lstm:
             h0, c0 = (self._start(part, batch, x) for part in (state or (None, None)))
             out, last_h, last_c = LstmSequence.apply(
-                *(lines, self.weight_ih_l0, self.weight_hh_l0, self._lstm_bias(), h0, c0),
+                *(columns, self.weight_ih_l0, self.weight_hh_l0, self._lstm_bias(), h0, c0),
                 *(self.index_w, self.index_u),
             )
             last: Any = (last_h.t()[None], last_c.t()[None])
         else:
             out, last_h = GruSequence.apply(
-                *(lines, self.weight_ih_l0, self.weight_hh_l0),
+                *(columns, self.weight_ih_l0, self.weight_hh_l0),
                 *(self.dense("bias_ih_l0"), self.dense("bias_hh_l0")),
                 *(self._start(state, batch, x), self.index_w, self.index_u),
             )
@@ -193,8 +193,8 @@ def _carried(gradient: Tensor | None, hidden: int, batch: int) -> Tensor:
     return empty(hidden, batch).zero_()
 
 
-def _lined(gradient: Tensor | None) -> Tensor | None:
-    return None if gradient is None else as_lines(gradient)
+def _as_columns(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else as_columns(gradient)
 
 
 def _products(

@@ -1,4 +1,4 @@
-// Walking planes of the blocked layout [blocks, C, H * W, lanes]: partial vectors, and the lanes of
+// Walking planes of the layout of blocks [blocks, C, H * W, lanes]: partial vectors, and the lanes of
 // the last block that lie beyond the batch.
 
 // The first n < VL floats of a vector; nothing beyond them is touched.

@@ -1,4 +1,4 @@
-// Conversions between the layouts: NCHW or [batch, features] rows, blocks of lanes, feature-major.
+// Conversions between the layouts: NCHW or [batch, features] rows, blocks of lanes, as columns.
 
 static inline void transpose4(const float* from, int64_t from_row, float* to, int64_t to_row) {
     v4 rows[4];
@@ -63,8 +63,8 @@ static void blocks_to_rows(const float* blocks, float* rows, int64_t features, i
     snip::parallel(across * down, features * batch < SERIAL_MOVES ? 1 : threads, body);
 }
 
-// [blocks, features, lanes] to feature-major [features, batch].
-static void blocks_to_features(const float* blocks, float* out, int64_t out_row, int64_t features,
+// [blocks, features, lanes] to columns [features, batch].
+static void blocks_to_columns(const float* blocks, float* out, int64_t out_row, int64_t features,
                                int64_t lanes, int64_t batch, int32_t threads) {
     auto body = [&](int64_t task) {
         for (int64_t f = task * TILE, end = least(features, f + TILE); f < end; f++)
@@ -75,7 +75,7 @@ static void blocks_to_features(const float* blocks, float* out, int64_t out_row,
     snip::parallel(ceil_div(features, TILE), features * batch < SERIAL_MOVES ? 1 : threads, body);
 }
 
-static void features_to_blocks(const float* in, int64_t in_row, float* blocks, int64_t features,
+static void columns_to_blocks(const float* in, int64_t in_row, float* blocks, int64_t features,
                                int64_t lanes, int64_t batch, int32_t threads) {
     auto body = [&](int64_t task) {
         for (int64_t f = task * TILE, end = least(features, f + TILE); f < end; f++)

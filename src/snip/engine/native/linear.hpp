@@ -1,4 +1,4 @@
-// Sparse times dense in feature-major layout: x is [features, batch] with the batch contiguous, so
+// Sparse times dense in as columns layout: x is [features, batch] with the batch contiguous, so
 // every surviving weight is one broadcast and a row of multiply-adds. Rows are CSR.
 
 enum LinearFlags { RELU = 1, ACCUMULATE = 2 };

@@ -1,4 +1,4 @@
-// Softmax and cross-entropy of the last layer, on lines [classes, lanes].
+// Softmax and cross-entropy of the last layer, on columns [classes, lanes].
 
 struct LossOutcome {
     double loss;     // summed over the batch

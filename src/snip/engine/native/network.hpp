@@ -112,7 +112,7 @@ static void layer_backward(const Layer& l, int64_t lanes, const float* x, const 
     }
 }
 
-// Lanes [first, first + valid) of the batch as lines; features that nobody reads are left out.
+// Lanes [first, first + valid) of the batch as columns; features that nobody reads are left out.
 static void take_input(const Network& net, const float* x, int64_t first, int64_t valid, float* to) {
     int64_t features = net.layers[0].in, lanes = net.lanes;
     for (int64_t run = 0; run < net.runs; run++) {

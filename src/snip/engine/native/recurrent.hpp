@@ -1,4 +1,4 @@
-// LSTM and GRU over a whole sequence. Columns of the feature-major layout are (step, batch): step t
+// LSTM and GRU over a whole sequence. Columns of the as columns layout are (step, batch): step t
 // of an [features, steps * batch] buffer is the columns from t * batch on. Batch elements do not
 // interact, so each thread takes some of them through all steps without waiting for the others.
 // Products with the inputs of all steps at once are plain linear kernels, done by the caller.

@@ -11,8 +11,8 @@
     X(transpose) \
     X(rows_to_blocks) \
     X(blocks_to_rows) \
-    X(blocks_to_features) \
-    X(features_to_blocks) \
+    X(blocks_to_columns) \
+    X(columns_to_blocks) \
     X(norm_train) \
     X(norm_apply) \
     X(norm_backward) \
