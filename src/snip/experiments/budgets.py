@@ -10,7 +10,6 @@ import argparse
 import shlex
 import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +23,7 @@ from snip.common.console import complain, remark, show_table
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
 from snip.common.files import read_json, write_json
+from snip.common.timing import best_times
 from snip.data import load
 from snip.engine.accelerate import accelerate
 from snip.engine.fused.step import training_step
@@ -65,7 +65,7 @@ def time_all(record: Record, root: Path, seconds: float, command: str) -> Record
         for row in arm["runs"]
         if row["seed"] == seed
     }
-    best = turns(_steps(base, configs, root), seconds)
+    best = best_times(_steps(base, configs, root), rounds=3, seconds=seconds)
     timing = {
         "command": command,
         "seed": seed,
@@ -74,20 +74,6 @@ def time_all(record: Record, root: Path, seconds: float, command: str) -> Record
         **environment(torch.device("cpu")),
     }
     return record | {"timing": timing}
-
-
-def turns(ways: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Best time of each way; all take turns until each has had `seconds`, about."""
-    best = dict.fromkeys(ways, float("inf"))
-    end, turn = time.perf_counter() + seconds * len(ways), 0
-    while turn < 4 or time.perf_counter() < end:
-        for name, work in ways.items():
-            start = time.perf_counter()
-            work()
-            if turn:  # the first is for warming up
-                best[name] = min(best[name], time.perf_counter() - start)
-        turn += 1
-    return best
 
 
 def show(record: Record) -> None:
