@@ -66,12 +66,13 @@ def write_json(path: PathLike, data: dict[str, Any]) -> None:
     write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
-def damaged(path: PathLike, reason: object) -> FileError:
-    """The error for a file of a run that does not hold what it should."""
-    return FileError(
-        f"{path} is damaged or of another version ({reason}): "
-        "put back a copy, delete its folder, or choose another one."
-    )
+def damaged(
+    path: PathLike,
+    reason: object,
+    fix: str = "put back a copy, delete its folder, or choose another one",
+) -> FileError:
+    """The error for a file that does not hold what it should."""
+    return FileError(f"{path} is damaged or of another version ({reason}): {fix}.")
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -11,7 +11,8 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
-from snip.data.reading import reading, unreadable
+from snip.common.files import damaged
+from snip.data.reading import FETCH_AGAIN, reading, unreadable
 from snip.data.spec import Content, Reader, Spec
 from snip.data.split import Split
 
@@ -97,9 +98,11 @@ def _read_split(folder: Path, part: str, spec: Spec) -> Split:
         )
     if len(images) != len(labels):
         reason = f"{len(labels)} labels for {len(images)} images"
-        raise unreadable(labels_path, reason, "fetch both files again")
+        raise damaged(labels_path, reason, "fetch both files again")
     if len(labels) and labels.max() >= spec.classes:
-        raise unreadable(labels_path, f"a label is {labels.max()}, not 0 to {spec.classes - 1}")
+        raise damaged(
+            labels_path, f"a label is {labels.max()}, not 0 to {spec.classes - 1}", FETCH_AGAIN
+        )
     return Split(torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64)))
 
 

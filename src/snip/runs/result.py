@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from snip.common.errors import FileError
-from snip.common.files import read_json
+from snip.common.files import damaged, read_json
 from snip.runs.config import RunConfig
 from snip.runs.folder import RESULT
 from snip.training.journal import METRICS
@@ -61,10 +60,8 @@ class RunResult:
             data["config"] = RunConfig.from_dict(data["config"])
             return cls(folder=folder, **data)
         except (KeyError, TypeError, ValueError) as error:
-            raise FileError(
-                f"{folder / RESULT} is damaged or of another version ({error}): "
-                "delete it and run again, the checkpoint beside it keeps the work."
-            ) from error
+            fix = "delete it and run again, the checkpoint beside it keeps the work"
+            raise damaged(folder / RESULT, error, fix) from error
 
     def history(self) -> list[Metrics]:
         """The evaluations on the way, from the folder's metrics.jsonl."""

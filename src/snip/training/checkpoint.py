@@ -20,6 +20,7 @@ from snip.training.state import different_shapes, extra_state, snapshot
 
 FORMAT = 1
 PARTS = ("format", "identity", "model", "optimizer", "rng", "state", "threads")
+START_OVER = "restore it from a copy, or delete it to start the training over"
 
 
 def save_checkpoint(
@@ -53,9 +54,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except Exception as error:
         # torch, zipfile and the unpickler have a dozen ways to fail; all mean the same here.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise _damaged(path, reason) from error
+        raise files.damaged(path, reason, START_OVER) from error
     if not isinstance(content, dict) or any(part not in content for part in PARTS):
-        raise _damaged(path, "it is no checkpoint of a training run")
+        raise files.damaged(path, "it is no checkpoint of a training run", START_OVER)
     if content["format"] != FORMAT:
         raise FileError(
             f"checkpoint {path} has format {content['format']!r}, this version reads {FORMAT}: "
@@ -81,7 +82,7 @@ def restore(
         model.load_state_dict({**extra_state(model), **content["model"]})
         set_random_state(content["rng"])
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
-        raise _damaged(path, str(error)) from error
+        raise files.damaged(path, error, START_OVER) from error
     return dict(content["state"])
 
 
@@ -132,13 +133,6 @@ def _warn_of_threads(theirs: int) -> None:
             SnipWarning,
             stacklevel=6,
         )
-
-
-def _damaged(path: Path, reason: str) -> FileError:
-    return FileError(
-        f"checkpoint {path} is damaged ({reason}): "
-        "restore it from a copy, or delete it to start the training over."
-    )
 
 
 def _same_run(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from snip.common import files
-from snip.common.errors import FileError
-from snip.training.checkpoint import restore, save_checkpoint
+from snip.training.checkpoint import START_OVER, restore, save_checkpoint
 from snip.training.metrics import Metrics
 from snip.training.state import State
 
@@ -88,9 +87,6 @@ class Journal:
         try:
             state = State.from_dict(data)
         except (KeyError, TypeError) as error:
-            raise FileError(
-                f"checkpoint {path} is damaged (its state lacks {error}): "
-                "restore it from a copy, or delete it to start the training over."
-            ) from error
+            raise files.damaged(path, f"its state lacks {error}", START_OVER) from error
         self._saved_iteration = state.iteration
         return state

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common.errors import FileError
+from snip.common.files import damaged
 
 TIMING = ("seconds", "images_per_second")  # the only fields that a repeated run may change
 
@@ -80,7 +80,7 @@ def read_metrics(path: Path) -> list[Metrics]:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         return [Metrics(**json.loads(line)) for line in lines if line.endswith("\n")]
     except (OSError, ValueError, TypeError) as error:
-        raise FileError(f"cannot read metrics from {path} ({error}): run again.") from error
+        raise damaged(path, error, "delete its folder and run again") from error
 
 
 def selected(history: Sequence[Metrics]) -> Metrics:
