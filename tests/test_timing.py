@@ -6,7 +6,7 @@ from snip.common.timing import best_time, best_times
 
 ROOT = Path(__file__).parents[1]
 # The trainer counts its own seconds while it works; it repeats nothing.
-CLOCKS = {"src/snip/common/timing.py", "src/snip/training/trainer.py"}
+CLOCKS = {"src/snip/common/timing.py", "src/snip/training/session.py"}
 
 
 def test_each_rival_starts_from_the_same_state() -> None:

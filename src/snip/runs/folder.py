@@ -11,6 +11,7 @@ from snip.common.checks import differences
 from snip.common.errors import FileError, InputError
 from snip.runs.config import RunConfig
 from snip.training.journal import CHECKPOINT, ENGINE, MASKS, METRICS
+from snip.training.lock import require_folder
 from snip.training.state import Weights
 
 CONFIG = "config.json"
@@ -18,18 +19,19 @@ REPORT = "report.json"
 RESULT = "result.json"
 MODEL = "model.safetensors"  # the weights after the last step
 SELECTED = "selected.safetensors"  # the weights that validation selects
+NEW = "new"
+BEGUN = "begun"  # there is no checkpoint yet
+STOPPED = "stopped"  # after a checkpoint
+FINISHED = "finished"
 # The result goes first: without it a folder is unfinished, whatever else is in it.
 ALL = (RESULT, CHECKPOINT, METRICS, MODEL, SELECTED, REPORT, MASKS, ENGINE)
 
 
 def require_own(folder: Path, config: RunConfig) -> None:
     """Refuse a folder that holds another run, or anything else."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise FileError(f"{folder} is a file: give a folder for the run.")
+    require_folder(folder)
     if not (folder / CONFIG).exists():
-        if any(not entry.name.startswith(".") for entry in folder.iterdir()):
+        if folder.exists() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
             raise FileError(
                 f"{folder} exists and is no run folder (it has no {CONFIG}): choose another."
             )
@@ -40,6 +42,15 @@ def require_own(folder: Path, config: RunConfig) -> None:
             f"run folder {folder} holds another configuration ({changed}): "
             "choose another folder, or delete this one."
         )
+
+
+def state_of(folder: Path) -> str:
+    """How far the run in `folder` has come."""
+    if (folder / RESULT).exists():
+        return FINISHED
+    if (folder / CHECKPOINT).exists():
+        return STOPPED
+    return BEGUN if (folder / CONFIG).exists() else NEW
 
 
 def clear(folder: Path) -> None:

@@ -131,7 +131,7 @@ def _warn_of_threads(theirs: int) -> None:
             f"this run began with {theirs} threads and goes on with {ours}: sums may differ in "
             f"their last bits. torch.set_num_threads({theirs}) resumes it exactly.",
             SnipWarning,
-            stacklevel=6,
+            stacklevel=8,  # the caller of `train`
         )
 
 

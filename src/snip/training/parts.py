@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count, islice
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,11 +22,12 @@ EVALUATION_BATCH = 250  # images; only speed, memory and the last bits of a loss
 
 @dataclass(frozen=True)
 class Data:
-    """The three parts of a data set as batches; no validation part if its fraction is 0."""
+    """The three parts of a data set as batches, and what tells it from other data."""
 
     train: Batches
-    valid: Batches | None
+    valid: Batches | None  # None if the validation's fraction is 0
     test: Batches
+    identity: dict[str, Any]
 
 
 def data_for(dataset: Dataset, config: TrainConfig) -> Data:
@@ -35,12 +37,13 @@ def data_for(dataset: Dataset, config: TrainConfig) -> Data:
     if len(train) < config.batch_size:
         raise InputError(
             f"batch_size is {config.batch_size}, but {dataset.name} has only {len(train)} "
-            "training images: choose a smaller batch."
+            "training images: ask for fewer."
         )
     return Data(
         source.training_batches(config.batch_size, split=train, seed=config.seed, drop_last=True),
         dataset.evaluation_batches(EVALUATION_BATCH, split=valid) if len(valid) else None,
         dataset.evaluation_batches(EVALUATION_BATCH),
+        dataset.identity(),
     )
 
 
