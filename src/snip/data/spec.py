@@ -61,8 +61,10 @@ class Spec:
     advice: str  # what to put where, for the refusal
     test_split: tuple[str, ...] = ("test",)  # names of the test part in parquet files
     lossless: bool = True  # the genuine pixels never went through JPEG
-    remotes: tuple[Remote, ...] = ()
+    remotes: tuple[Remote, ...] = ()  # empty: it cannot be downloaded
     augment: Augmentation | None = None
+    packaged: Path | None = None  # its folder, if it ships inside this package
+    first_labels: tuple[int, ...] = ()  # these, in training, mark a copy as this set and no other
 
     @property
     def images(self) -> Images:

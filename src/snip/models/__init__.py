@@ -24,8 +24,8 @@ Builder = Callable[[Images], nn.Module]
 
 
 def _lenet(name: str, builder: Builder, total: int, *sparsities: float) -> ModelSpec:
-    totals = {"mnist": total, "fashion-mnist": total}
-    return ModelSpec(name, builder, totals, {"mnist": sparsities})
+    alike = [dataset for dataset, images in IMAGES.items() if images == IMAGES["mnist"]]
+    return ModelSpec(name, builder, dict.fromkeys(alike, total), {"mnist": sparsities})
 
 
 def _recurrent(name: str, builder: Builder, total: int, *sparsities: float) -> ModelSpec:
