@@ -95,7 +95,7 @@ def test_counts_shapes_and_tracing(name: str, dataset: str) -> None:
 def test_data_sets_of_each_network() -> None:
     for name, spec in MODELS.items():
         if name.startswith("lenet"):
-            assert spec.datasets == ("mnist", "fashion-mnist")
+            assert spec.datasets == ("mnist", "fashion-mnist", "kmnist")
         elif name.startswith(("lstm", "gru")):
             assert spec.datasets == ("mnist",)
         else:

@@ -69,6 +69,15 @@ DATASETS: dict[str, Spec] = {
             ),
         ),
         Spec(
+            "kmnist",  # Kuzushiji-MNIST: cursive Japanese characters in MNIST's format
+            shape=(1, 28, 28),
+            classes=10,
+            per_class=6000,
+            folders=("KMNIST",),
+            layouts=(_IDX, _PARQUET),
+            advice=f"{_PUT_THE_FOUR_FILES} into FOLDER/KMNIST/raw",
+        ),
+        Spec(
             "cifar-10",
             shape=(3, 32, 32),
             classes=10,
