@@ -1,4 +1,4 @@
-"""The paper's fourteen networks, by name. To add one: a class in a file here, a row below."""
+"""The table of networks, the paper's and others. To add one: a class in a file here, a row."""
 
 from __future__ import annotations
 
@@ -37,16 +37,15 @@ def _color(
     builder: Builder,
     cifar: int,
     tiny: int,
-    cifar_at: float,
+    cifar_at: float | None = None,
     tiny_at: float | None = None,
 ) -> ModelSpec:
-    sparsities = {"cifar-10": (cifar_at,)}
-    if tiny_at is not None:
-        sparsities["tiny-imagenet"] = (tiny_at,)
+    paper = {"cifar-10": cifar_at, "tiny-imagenet": tiny_at}
+    sparsities = {dataset: (value,) for dataset, value in paper.items() if value is not None}
     return ModelSpec(name, builder, {"cifar-10": cifar, "tiny-imagenet": tiny}, sparsities)
 
 
-# Name, class, m per data set, and the sparsities of the paper's result tables.
+# Name, class, m per data set, and the sparsities of the paper's result tables, if it is in them.
 # The paper repeats CIFAR-10's counts for Tiny-ImageNet, though its last layer has 190 more classes
 # there: the m here are true. It has no WRN on Tiny-ImageNet; ours double the first stride likewise.
 _ROWS = (
