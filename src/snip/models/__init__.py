@@ -13,6 +13,7 @@ from snip.common.errors import InputError, nearest
 from snip.models.alexnet import AlexNet
 from snip.models.initializers import initialize
 from snip.models.lenet import LeNet5Caffe, LeNet300100
+from snip.models.resnet import ResNet20
 from snip.models.row_reader import RowReader
 from snip.models.spec import IMAGES, Images, ModelSpec
 from snip.models.vgg import VGG
@@ -63,6 +64,7 @@ _ROWS = (
     _recurrent("lstm-b", partial(RowReader, cell=nn.LSTM, hidden=256), 535_306, 0.95),
     _recurrent("gru-s", partial(RowReader, cell=nn.GRU, hidden=128), 103_690, 0.95),
     _recurrent("gru-b", partial(RowReader, cell=nn.GRU, hidden=256), 403_978, 0.95),
+    _color("resnet-20", ResNet20, 270_906, 283_256),
 )
 MODELS: dict[str, ModelSpec] = {row.name: row for row in _ROWS}
 
