@@ -20,7 +20,7 @@ PathLike = str | os.PathLike[str]
 TEMPORARY = ".snip-tmp-"  # how the name of a file begins that is still being written
 
 
-def write_with(path: PathLike, writer: Callable[[Path], None]) -> None:
+def write_with(path: PathLike, writer: Callable[[Path], object]) -> None:
     """Let `writer` fill a temporary file beside `path`, then put it in place in one move."""
     path = Path(path)
     with _write_errors(path):
@@ -40,7 +40,7 @@ def write_with(path: PathLike, writer: Callable[[Path], None]) -> None:
 
 def write_bytes(path: PathLike, data: bytes) -> None:
     """Write `data` to `path`, whole or not at all."""
-    write_with(path, lambda temporary: _write(temporary, data))
+    write_with(path, lambda temporary: temporary.write_bytes(data))
 
 
 def write_text(path: PathLike, text: str) -> None:
@@ -97,10 +97,6 @@ def sha256(path: PathLike) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
 
 
 def _new_file(folder: Path, suffix: str) -> Path:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from snip.common.errors import InputError, KindError
+from snip.common.checks import checked_whole
+from snip.common.errors import InputError
 from snip.data import randomness
 from snip.data.augment import Augmentation, augmented
 from snip.data.split import Split
@@ -87,10 +88,7 @@ class Batches:
 
 
 def _check_batch_size(batch_size: int, images: int, drop_last: bool) -> None:
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int):
-        raise KindError(f"batch_size is {batch_size!r}: pass a whole number.")
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}: pass 1 or more.")
+    checked_whole("batch_size", batch_size, least=1)
     if drop_last and batch_size > images:
         raise InputError(
             f"batch_size is {batch_size} but there are only {images} images: with "

@@ -24,7 +24,7 @@ class TrainConfig:
     batch_size: int = 100
     iterations: int = 75_000
     lr_drops: tuple[int, ...] = (25_000, 50_000)  # from these iterations on, lr is x lr_factor
-    lr_factor: float = 0.1
+    lr_factor: float = 0.1  # as in the paper's text; the authors' code has 0.2
     validation: float = 0.1  # fraction of the training set held out; 0 selects the last model
     eval_every: int = 0  # iterations between two evaluations; 0 is once per epoch
     augment: bool = True  # where the data set has an augmentation

@@ -14,8 +14,6 @@ from torch import nn
 
 from snip.common.files import damaged
 
-TIMING = ("seconds", "images_per_second")  # the only fields that a repeated run may change
-
 
 @dataclass(frozen=True)
 class Metrics:
@@ -41,10 +39,6 @@ class Metrics:
     def to_line(self) -> str:
         """One line of metrics.jsonl."""
         return json.dumps(self.to_dict(), allow_nan=False)
-
-    def repeatable(self) -> dict[str, Any]:
-        """What a second run must reproduce to the last bit: everything but the times."""
-        return {name: value for name, value in self.to_dict().items() if name not in TIMING}
 
 
 @dataclass
