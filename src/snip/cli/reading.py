@@ -31,7 +31,7 @@ class Weights(NamedTuple):
 
 
 def read(path: Path) -> Masks | Weights:
-    """Whatever a file holds."""
+    """The masks or the weights in a file, whichever it holds."""
     if not path.is_file():
         raise FileError(f"there is no file {path}.")
     if _begins_with(path, ZIP):

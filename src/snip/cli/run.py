@@ -90,7 +90,7 @@ def command(
 
 
 def show_result(result: RunResult) -> None:
-    """What a run came to, a fact a line."""
+    """Print the result of a run, one fact per line."""
     config = result.config
     selection = f"iteration {result.selected_iteration:,} of {config.training.iterations:,}"
     if result.valid_error is not None:
@@ -109,7 +109,7 @@ def show_result(result: RunResult) -> None:
 
 
 def _show_plan(config: RunConfig, place: Path) -> None:
-    """The configuration and its folder, after all checks that cost nothing."""
+    """Print the configuration and its folder, after all checks that need no data."""
     require_own(place, config)
     resolve_model(config.model, config.dataset)
     fields = config.to_dict()

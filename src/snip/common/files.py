@@ -24,7 +24,9 @@ def write_with(path: PathLike, writer: Callable[[Path], object]) -> None:
     """Let `writer` fill a temporary file beside `path`, then put it in place in one move."""
     path = Path(path)
     with _write_errors(path):
-        target = path.resolve()  # a link stays one: what it points to is written
+        target = (
+            path.resolve()
+        )  # a symbolic link is kept, and the file that it points to is written
         if target.exists() and not target.is_file():
             # Putting a file in its place would remove a device, or fail on a folder.
             raise FileError(f"cannot write {path}: it is no ordinary file. Choose another place.")
@@ -101,7 +103,7 @@ def sha256(path: PathLike) -> str:
 
 def _new_file(folder: Path, suffix: str) -> Path:
     """An empty file under an unused name, with the permissions that the user's umask gives."""
-    # The suffix stays: numpy appends its own to a name without.
+    # The suffix is kept because numpy appends ".npy" to a name without one.
     path = folder / f"{TEMPORARY}{secrets.token_hex(8)}{suffix}"
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     return path

@@ -67,8 +67,8 @@ class Batches:
         self, order: np.ndarray, epoch: int, index: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows = order[index * self.batch_size : (index + 1) * self.batch_size]
-        # numpy, not torch: on a busy machine small threaded operations wait for each other.
-        # `images` is reused throughout: a batch's memory, freed early, serves the next step.
+        # numpy instead of torch: on a busy machine, small threaded operations wait for each other.
+        # One name for every stage frees each array early, so that its memory serves the next stage.
         images, labels = self.split.images.numpy()[rows], self.split.labels.numpy()[rows]
         inside = None
         if self.augment is not None:
@@ -76,7 +76,7 @@ class Batches:
             images, inside = augmented(images, self.augment, rng)
         images = self._normalized(images)
         if inside is not None:
-            # Zero after normalisation, as in the authors' code: the border has the mean colour.
+            # The border is zero after normalisation, the mean colour, as in the authors' code.
             images *= inside
         return torch.from_numpy(images), torch.from_numpy(labels)
 

@@ -16,7 +16,7 @@ from snip.data.reading import FETCH_AGAIN, reading, unreadable
 from snip.data.spec import Content, Reader, Spec
 from snip.data.split import Split
 
-# gzip first: it carries a checksum. The dotted names are those of some re-uploads.
+# gzip files come first because they have a checksum. Some re-uploads have the dotted names.
 _ENDINGS = ("-idx{}-ubyte.gz", "-idx{}-ubyte", ".idx{}-ubyte.gz", ".idx{}-ubyte")
 
 

@@ -32,7 +32,7 @@ def is_jpeg(blob: bytes) -> bool:
 
 
 def decoder_version() -> str:
-    """Names the decoder: another version may round a JPEG's pixels differently."""
+    """The decoder and its version: another one may round a JPEG's pixels differently."""
     return f"pillow {_pillow().__version__}"
 
 
@@ -59,7 +59,7 @@ def decode_images(
 
 def _check_size(image: Any, shape: tuple[int, int, int]) -> None:
     if (image.height, image.width) != shape[1:]:
-        # Before a pixel is decoded: a small file can claim to be an enormous image.
+        # Checked before any pixel is decoded, as a small file can claim to be an enormous image.
         raise ValueError(f"{image.height}x{image.width} pixels, not {shape[1]}x{shape[2]}")
 
 

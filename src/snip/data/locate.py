@@ -11,7 +11,7 @@ from snip.common.cache import cache_folder
 from snip.common.errors import FileError
 from snip.data.spec import Layout, Reader, Spec
 
-# Inside a set's folder: torchvision's, the hub's and the archives' own ways to nest it.
+# Names of folders inside a set's folder, as torchvision, the hub and the archives have them.
 _INNER = ("raw", "data", "plain_text", "fashion_mnist", "default", "parquet")
 
 
@@ -37,7 +37,7 @@ def find(spec: Spec, data_dir: Path | None) -> Found | None:
 def _search(spec: Spec, data_dir: Path | None) -> Found | None:
     for root, named in _roots(data_dir):
         folders = list(_folders(root, spec))
-        # Layouts outside, folders inside: the genuine files win over a re-encoded copy.
+        # The outer loop is over layouts, so that genuine files win over a re-encoded copy.
         for layout in spec.layouts:
             bare = [root] if named or layout.distinct else []
             inside = [root / name for name in _INNER if bare]

@@ -42,7 +42,7 @@ Record = dict[str, Any]
 
 
 def train_all(base: RunConfig, seeds: Sequence[int], root: Path, out: Path, command: str) -> Record:
-    """Train every arm for every seed, those that are finished excepted; keep the result so far."""
+    """Train every arm for every seed, except finished ones. Each run updates the result file."""
     kept = _timing_in(out, base)
     dataset = load(base.dataset)
     found: dict[Arm, list[Record]] = {arm: [] for arm in ARMS}
@@ -56,7 +56,7 @@ def train_all(base: RunConfig, seeds: Sequence[int], root: Path, out: Path, comm
 
 
 def time_all(record: Record, root: Path, seconds: float, command: str) -> Record:
-    """The record with a training step of each arm's accelerated network timed, all in one run."""
+    """The record with times: a training step of each arm's accelerated network, taking turns."""
     seed = record["seeds"][0]
     base = RunConfig.from_dict({**record["run"], "seed": seed})
     configs = {
@@ -77,7 +77,7 @@ def time_all(record: Record, root: Path, seconds: float, command: str) -> Record
 
 
 def show(record: Record) -> None:
-    """A line per arm: what it may cost, what it keeps, its error and its step."""
+    """Print a line per arm: its FLOPs, the weights it keeps, its error and its step's time."""
     timing = record["timing"]
     times = timing["step_ms"] if timing else {}
     show_table(
@@ -114,7 +114,9 @@ def _steps(
     steps: dict[str, Callable[[], object]] = {}
     for name, model in models.items():
         optimizer = make_optimizer(model.train(), base.training)
-        set_learning_rate(optimizer, 0.0)  # the same work, and no divergence on one batch
+        set_learning_rate(
+            optimizer, 0.0
+        )  # the work is the same, and training on one batch cannot diverge
         steps[name] = partial(training_step(model, optimizer), *batch)
     return steps
 
@@ -175,7 +177,7 @@ def _shared(base: RunConfig) -> Record:
 
 
 def _timing_in(out: Path, base: RunConfig) -> Record | None:
-    """The timing of a result that goes on; another experiment's file is not written over."""
+    """The times in the result file, to be kept. Refuses the file of another experiment."""
     if not out.exists():
         return None
     record = read_json(out)

@@ -47,8 +47,9 @@ def _color(
 
 
 # Name, class, m per data set, and the sparsities of the paper's result tables, if it is in them.
-# The paper repeats CIFAR-10's counts for Tiny-ImageNet, though its last layer has 190 more classes
-# there: the m here are true. It has no WRN on Tiny-ImageNet; ours double the first stride likewise.
+# For Tiny-ImageNet the paper repeats CIFAR-10's counts, though the last layer has 190 more classes
+# there; the counts here are exact. It has no WRN on Tiny-ImageNet: here they double the first
+# stride as its other networks do.
 _ROWS = (
     _lenet("lenet-300-100", LeNet300100, 266_610, 0.95, 0.98),
     _lenet("lenet-5-caffe", LeNet5Caffe, 431_080, 0.98, 0.99),
@@ -80,7 +81,7 @@ def build(name: str, *, dataset: str | None = None, seed: int | None = None) -> 
             f"{name} is not defined for the data set {dataset!r}, only for "
             f"{' and '.join(spec.datasets)}: choose one of these, or another network."
         )
-    # The layers' own constructors draw from the global generator: with a seed it stays untouched.
+    # Constructors of layers draw from the global generator: with a seed, its state is restored.
     with torch.random.fork_rng(devices=[]) if seed is not None else contextlib.nullcontext():
         model = spec.builder(IMAGES[dataset])
     initialize(model, "vs", seed=seed)

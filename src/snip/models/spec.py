@@ -10,7 +10,7 @@ from torch import nn
 from snip.data import DATASETS
 from snip.data.spec import Images
 
-# Shape and classes stand once, in the table of data sets.
+# The shapes and classes are those in the table of data sets.
 IMAGES: dict[str, Images] = {name: spec.images for name, spec in DATASETS.items()}
 
 
@@ -21,9 +21,7 @@ class ModelSpec:
     name: str
     builder: Callable[[Images], nn.Module]
     totals: Mapping[str, int]  # data set -> m, weights and biases without batch norm
-    sparsities: Mapping[
-        str, tuple[float, ...]
-    ]  # data set -> the paper's; empty if it is not in the paper
+    sparsities: Mapping[str, tuple[float, ...]]  # data set -> the paper's, where it has one
 
     @property
     def datasets(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""One whole run in a folder: the command line and the experiments are made of these."""
+"""One whole run in a folder. The command line and the experiments call these functions."""
 
 from snip.models.resolve import OWN, draw_network, resolve_model
 from snip.runs.config import METHODS, PROTOCOLS, RunConfig

@@ -23,7 +23,7 @@ NEW = "new"
 BEGUN = "begun"  # there is no checkpoint yet
 STOPPED = "stopped"  # after a checkpoint
 FINISHED = "finished"
-# The result goes first: without it a folder is unfinished, whatever else is in it.
+# `clear` deletes the result first: without it a folder counts as unfinished.
 ALL = (RESULT, CHECKPOINT, METRICS, MODEL, SELECTED, REPORT, MASKS, ENGINE)
 
 
@@ -54,13 +54,13 @@ def state_of(folder: Path) -> str:
 
 
 def clear(folder: Path) -> None:
-    """Delete this run's files, and nothing else, to start over; the folder is locked."""
+    """Delete this run's files, and nothing else, to start over. The caller holds the lock."""
     for name in ALL:
         (folder / name).unlink(missing_ok=True)
 
 
 def write_weights(path: Path, weights: Weights) -> None:
-    """A snapshot under its own names, to be loaded into a plain model without this library."""
+    """Write weights under their own names: they load into a plain model without this library."""
     plain = {name: value.contiguous() for name, value in weights.items()}
     files.write_with(path, lambda temporary: save_file(plain, temporary))
 

@@ -1,4 +1,4 @@
-"""What a run came to, with all that is needed to repeat and to compare it."""
+"""The result of a run, with all that is needed to repeat it and to compare it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class RunResult:
     sparsity: float
     kept: int
     total: int
-    test_error: float  # of the model that validation selects: the result
+    test_error: float  # of the model that validation selects; this is the result
     test_loss: float
     valid_error: float | None
     selected_iteration: int
     final_test_error: float  # of the model after the last step
-    best_test_error: float  # the lowest on the way, selected on test data as the authors do
+    best_test_error: float  # the lowest of all evaluations, selected on test data as the authors do
     protocol: str
     seeds: dict[str, int]
     dataset_note: str
@@ -43,7 +43,7 @@ class RunResult:
     versions: dict[str, str]
     machine: dict[str, Any]
     device: str
-    threads: int  # another number may change sums in their last bits
+    threads: int  # with another number, sums may differ in their last bits
     date: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class RunResult:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """When and on what a result was made; nothing that names a person or a host."""
+    """When and on which machine a result was made. Nothing in it names a person or a host."""
     return {
         "machine": {"cpu": cpu_name(), "cores": os.cpu_count()},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),

@@ -89,7 +89,7 @@ def run(
 
 
 def seeds_of(config: RunConfig) -> dict[str, int]:
-    """The seed of each use of chance; both protocols score the same draw on the same batch."""
+    """A seed for each random part. Both protocols score the same draw on the same batch."""
     scored = config.seed
     return {
         "run": config.seed,
@@ -156,7 +156,10 @@ def _trained_draw(config: RunConfig) -> dict[str, Any]:
 def scoring_batches(
     config: RunConfig, dataset: Dataset
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Training images as they are, none of the validation part, chosen by the run's seed."""
+    """Batches of training images to score on, chosen by the run's seed.
+
+    They are not augmented, and none of them is in the validation part.
+    """
     train_part, _ = dataset.split_validation(config.training.validation)
     wanted = config.score_batches * config.score_batch_size
     if wanted > len(train_part):
@@ -235,5 +238,5 @@ def _result(
 
 
 def _derived(seed: int, purpose: str) -> int:
-    """Another seed for another purpose, as unlike the first as chance makes it."""
+    """A seed for one purpose, derived from the run's; seeds of different purposes are unrelated."""
     return int.from_bytes(hashlib.sha256(f"{purpose} {seed}".encode()).digest()[:6], "big")

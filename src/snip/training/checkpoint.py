@@ -87,7 +87,7 @@ def restore(
 
 
 def _readable(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a model's extra state, what can be read back without running code in the file."""
+    """The part of a model's extra state that can be read back without running code."""
     kept = {}
     for name, value in extra.items():
         buffer = io.BytesIO()
@@ -96,20 +96,20 @@ def _readable(extra: Mapping[str, Any]) -> dict[str, Any]:
             buffer.seek(0)
             torch.load(buffer, weights_only=True)
         except Exception:
-            # Objects of the user's own classes; a resumed run begins with the model's own.
+            # An object of the user's own class: a resumed run keeps the one in its fresh model.
             continue
         kept[name] = value
     return kept
 
 
 def random_state() -> dict[str, Any]:
-    """torch's generators, CUDA's only if CUDA is in use."""
+    """The state of torch's random generators; of CUDA's only if CUDA is in use."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Put torch's generators back; CUDA's as far as the devices are here."""
+    """Restore torch's random generators; of CUDA's those whose device is here."""
     torch.set_rng_state(state["cpu"])
     if torch.cuda.is_initialized():
         for device, value in enumerate(state["cuda"][: torch.cuda.device_count()]):
@@ -117,7 +117,7 @@ def set_random_state(state: Mapping[str, Any]) -> None:
 
 
 def _verify(path: Path) -> None:
-    # torch.load reads past flipped bits; the archive's own checksums show them.
+    # torch.load does not notice flipped bits, but the zip archive has checksums that show them.
     with zipfile.ZipFile(path) as archive:
         bad = archive.testzip()
     if bad is not None:

@@ -19,12 +19,13 @@ CHECKPOINT = "checkpoint.pt"
 METRICS = "metrics.jsonl"
 MASKS = "masks.safetensors"
 ENGINE = "engine.json"
-# In this order: killed between two, no checkpoint stands beside other masks than its own.
+# Files are deleted in this order: a process that is killed in between never leaves a checkpoint
+# beside masks that are not its own.
 STARTED_OVER = (CHECKPOINT, MASKS, ENGINE)
 
 
 class Journal:
-    """Writes metrics and checkpoints and finds the way back; does nothing without a folder."""
+    """Writes metrics and checkpoints, and restores the last; does nothing without a folder."""
 
     def __init__(self, folder: Path | None, identity: Mapping[str, Any], *, every: float) -> None:
         """Keep the run `identity` in `folder`, with a checkpoint `every` so many seconds."""
@@ -35,7 +36,7 @@ class Journal:
         self._saved_iteration: int | None = None
 
     def open(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, resume: bool) -> State:
-        """Go back to the last checkpoint, or to the start if there is none."""
+        """Restore the last checkpoint. Returns the state there, or a fresh one if there is none."""
         if self._folder is None:
             return State()
         files.remove_leftovers(self._folder)
@@ -43,7 +44,7 @@ class Journal:
         for name in () if resume else STARTED_OVER:
             (self._folder / name).unlink(missing_ok=True)
         state = self._restored(path, model, optimizer) if path.exists() else State()
-        # Lines later than the checkpoint are cut, and will come again with the same values.
+        # Lines written after the checkpoint are dropped: the resumed training writes them again.
         lines = "".join(f"{line.to_line()}\n" for line in state.history)
         files.write_text(self._folder / METRICS, lines)
         return state
@@ -72,7 +73,7 @@ class Journal:
         self._saved_iteration = state.iteration
 
     def last_good(self) -> str:
-        """Where to go back to, in words."""
+        """A sentence that names the last good checkpoint, for an error message."""
         if self._folder is None:
             return "No checkpoint was kept, as no folder was given"
         if self._saved_iteration is None:

@@ -1,4 +1,4 @@
-"""What is measured while training: one line per evaluation, and which line is chosen."""
+"""What is measured while training: one line per evaluation, and which line is the result."""
 
 from __future__ import annotations
 
@@ -78,14 +78,17 @@ def read_metrics(path: Path) -> list[Metrics]:
 
 
 def selected(history: Sequence[Metrics]) -> Metrics:
-    """The line of lowest validation error, then loss, then the earliest; the last without one."""
+    """The line of lowest validation error; ties go to the lower loss, then to the earlier line.
+
+    Without a validation part it is the last line.
+    """
     if history[-1].valid_error is None:
         return history[-1]
     return min(history, key=lambda line: (line.valid_error, line.valid_loss))
 
 
 def best_test_error(history: Sequence[Metrics]) -> float:
-    """The lowest test error on the way: what the authors report, selected on the test set."""
+    """The lowest test error of all lines. The authors report this, which selects on test data."""
     return min(line.test_error for line in history)
 
 
@@ -93,7 +96,7 @@ def measured_sparsity(model: nn.Module, masks: Mapping[str, torch.Tensor] | None
     """Fraction of the masked parameters that is pruned and indeed zero; 0 without masks."""
     if not masks:
         return 0.0
-    parameters = model.state_dict()  # an accelerated network has its plain names there alone
+    parameters = model.state_dict()  # only here does an accelerated network have plain names
     pruned = total = 0
     for name, mask in masks.items():
         weights = parameters[name]

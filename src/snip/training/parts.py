@@ -17,7 +17,7 @@ from snip.data.batches import Batches
 from snip.data.dataset import Dataset
 from snip.training.config import TrainConfig
 
-EVALUATION_BATCH = 250  # images; only speed, memory and the last bits of a loss depend on it
+EVALUATION_BATCH = 250  # images; decides speed and memory, and the last bits of a loss
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def stream(batches: Batches, start: int, stop: int) -> Iterator[tuple[torch.Tens
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """SGD or Adam over what the model trains; masks held by the model keep pruned weights zero."""
+    """SGD or Adam over the parameters that need gradients. Held masks keep pruned weights zero."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise InputError("the model has no parameter to train: set requires_grad on some.")

@@ -1,4 +1,4 @@
-"""The paper's schedules, the same in short, and the learning rate at an iteration."""
+"""The paper's schedules, shortened ones, and the learning rate at an iteration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from snip.common.errors import nearest
 from snip.data import DATASETS
 from snip.training.config import TrainConfig
 
-_GREY = TrainConfig()  # MNIST: batch 100, drops every 25k; the paper gives no end, 75k converges
+# MNIST: batches of 100 and a drop every 25,000 steps. The paper gives no end; 75,000 converge.
+_GREY = TrainConfig()
 _COLOR = TrainConfig(batch_size=128, iterations=150_000, lr_drops=(30_000, 60_000, 90_000, 120_000))
 # The appendix names no schedule for Tiny-ImageNet other than CIFAR's: colour images share one.
 SCHEDULES = {

@@ -58,7 +58,7 @@ def save(model: nn.Module, path: PathLike, *, dtype: torch.dtype | None = None) 
     tensors: Tensors = {}
     layout = {}
     for name, tensor in model_tensors(model):
-        fewer = dtype if name in parameters else None  # statistics stay as they are
+        fewer = dtype if name in parameters else None  # running statistics keep all their bits
         part, values, packed = take_apart(tensor, masks.get(name), fewer)
         layout[name] = part.as_json()
         tensors[name] = values.contiguous()
@@ -130,7 +130,7 @@ def _read(path: Path) -> tuple[dict[str, Part], Plan | None, dict[str, Any], Ten
 
 
 def _shaped(model: nn.Module, plan: Plan | None) -> nn.Module:
-    """The model with the units that the file has."""
+    """Shrink the model to the units that the file has."""
     holding.release(model)
     earlier = shrunk(model)
     if plan is None and earlier is None:
