@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from cases import Case
-from timing import Work, best_times
 from torch import Tensor
+
+from snip.common.timing import Work, best_times
 
 DENSE = ("eager", "channels last", "compiled")
 TOLERANCE = 1e-3  # of the largest output: batch norm magnifies rounding

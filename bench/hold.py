@@ -12,9 +12,9 @@ import argparse
 
 import torch
 from cases import training_step
-from timing import paired_ratio
 
 import snip
+from snip.common.timing import Work, best_time
 from snip.models import build
 
 
@@ -29,6 +29,24 @@ def held_over_dense(name: str, sparsity: float, rounds: int) -> float:
         training_step(model, batch),
         rounds=rounds,
     )
+
+
+def paired_ratio(one: Work, other: Work, work: Work, *, rounds: int) -> float:
+    """Median over rounds of the time of `work` after `one` over that after `other`.
+
+    This shows differences of a few per cent: both run on the same tensors, one shortly after the
+    other. The order is swapped each round, and `work` runs once untimed after each change.
+    """
+    ratios = []
+    for turn in range(rounds):
+        times = {}
+        for change in (one, other) if turn % 2 else (other, one):
+            change()
+            work()
+            times[change] = best_time(work, rounds=1, warmup=0)
+        ratios.append(times[one] / times[other])
+    ratios.sort()
+    return ratios[len(ratios) // 2]
 
 
 def main() -> None:

@@ -19,10 +19,10 @@ import torch
 from cases import CASES, Case, flop_bound, pruned
 from contest import Contest, row
 from rivals import RUNTIMES, Network, dense_torch, plain_copy, sparseprop
-from timing import Work
 from torch import Tensor
 
 import snip
+from snip.common.timing import Work
 
 SECONDS = 6.0  # of measuring per network and way, about
 

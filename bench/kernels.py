@@ -6,12 +6,12 @@ run hold on a busy machine where the times themselves do not.
 """
 
 import sys
-import time
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 
+from snip.common.timing import Work, best_time
 from snip.engine import kernels
 
 SPARSITIES = (0.5, 0.9, 0.95, 0.98, 0.99)
@@ -19,15 +19,9 @@ LINEAR = ((784, 300), (1024, 1024))
 CONVOLUTIONS = ((64, 32), (128, 16), (256, 8), (512, 4))  # channels, size; 3x3
 
 
-def best(work: Callable[[], object], *, seconds: float = 0.08, least: int = 3) -> float:
-    """Shortest of several runs."""
-    work()
-    times: list[float] = []
-    while len(times) < least or sum(times) < seconds:
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+def best(work: Work) -> float:
+    """Shortest of several runs that take about 0.08 seconds together."""
+    return best_time(work, rounds=3, seconds=0.08)
 
 
 def dense_linear(columns: int, rows: int, batch: int) -> float:

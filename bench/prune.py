@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from timing import best_times
 from torch import nn
 
 import snip
+from snip.common.timing import best_times
 from snip.models import build
 
 Batch = tuple[torch.Tensor, torch.Tensor]

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timing import best_times
 from torch import Tensor, nn
 
 import snip
+from snip.common.timing import best_times
 
 Network = tuple[nn.Module, Tensor]  # with the images in the memory format that it likes
 Rival = Callable[[nn.Module, Tensor], Network]

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import torch
 from cases import training_step
-from timing import best_times
 from torch import nn
 
 import snip
+from snip.common.timing import best_times
 
 BATCH = 128
 

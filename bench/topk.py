@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from timing import best_times
 
+from snip.common.timing import best_times
 from snip.selection.topk import keep_top
 
 TOTAL, KEPT = 17_000_000, 850_000

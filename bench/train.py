@@ -16,9 +16,9 @@ import torch
 from cases import CASES, Case, flop_bound, pruned, training_step
 from contest import Contest, row
 from rivals import Network, dense_torch, plain_copy, sparseprop
-from timing import Work
 
 import snip
+from snip.common.timing import Work
 
 SECONDS = 12.0  # of measuring per network and way, about
 

@@ -11,27 +11,7 @@ from torch import nn
 import snip
 
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
-contest, cases, rivals, timing, train = map(
-    import_module, ("contest", "cases", "rivals", "timing", "train")
-)
-
-
-def test_each_rival_starts_from_the_same_state() -> None:
-    """What one turn does, such as pruning, the next must not find done."""
-    state, found = [0], {"one": [], "two": []}
-
-    def rival(name: str):
-        def work() -> None:
-            found[name].append(state[0])
-            state[0] += 1
-
-        return work
-
-    times = timing.best_times(
-        {name: rival(name) for name in found}, rounds=2, setup=lambda: state.__setitem__(0, 0)
-    )
-    assert found == {"one": [0, 0, 0], "two": [0, 0, 0]}
-    assert times.keys() == found.keys()
+contest, cases, rivals, train = map(import_module, ("contest", "cases", "rivals", "train"))
 
 
 def small_network(batch: int) -> tuple[nn.Module, torch.Tensor]:

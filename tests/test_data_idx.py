@@ -17,7 +17,8 @@ from data_layouts import (
     write_idx,
 )
 
-from snip.data import load
+from snip.common.errors import FileError
+from snip.data import DATASETS, load
 
 
 @pytest.fixture
@@ -77,8 +78,34 @@ def test_idx_companion_missing(folder: Path) -> None:
     refused("fashion-mnist", folder, "t10k-labels-idx1-ubyte.gz", "no such file")
 
 
-def test_mnist_files_are_not_taken_for_fashion_mnist(folder: Path) -> None:
+@pytest.mark.parametrize("below", ["KMNIST/raw", "kmnist", ""])
+def test_kmnist(folder: Path, below: str) -> None:
+    write_idx(folder / below)
+    data = load("kmnist", data_dir=folder)
+    assert np.array_equal(data.train.images[:, 0], idx_set()["train-images-idx3-ubyte"])
+    assert (data.classes, data.augment) == (10, None)
+
+
+def test_kmnist_is_not_promised_for_download(folder: Path) -> None:
+    for download in (False, True):
+        with pytest.raises(FileError, match="FOLDER/KMNIST/raw") as caught:
+            load("kmnist", data_dir=folder, download=download)
+        assert "--download" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "labels"),
+    [
+        ("fashion-mnist", "MNIST", [5, 0, 4, 1, 9, 2, 1, 3, 1, 4, 3, 5]),
+        ("kmnist", "MNIST", [5, 0, 4, 1, 9, 2, 1, 3, 1, 4, 3, 5]),
+        ("kmnist", "FashionMNIST", [9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9]),
+        ("mnist", "FashionMNIST", [9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9]),
+    ],
+)
+def test_no_set_is_taken_for_one_whose_files_have_the_same_names(
+    folder: Path, name: str, other: str, labels: list[int]
+) -> None:
     write_idx(folder, packed=False)
-    labels = np.array([5, 0, 4, 1, 9, 2, 1, 3, 1, 4, 3, 5])
-    (folder / "train-labels-idx1-ubyte").write_bytes(idx_bytes(labels))
-    refused("fashion-mnist", folder, "these are MNIST's files", "FashionMNIST")
+    (folder / "train-labels-idx1-ubyte").write_bytes(idx_bytes(np.array(labels)))
+    own = DATASETS[name].folders[0]
+    refused(name, folder, f"these are {other}'s files", str(folder), f"a folder called {own}")

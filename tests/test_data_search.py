@@ -16,8 +16,9 @@ from data_layouts import (
     write_zip,
 )
 
+import snip
 from snip.common.errors import FileError, InputError
-from snip.data import load
+from snip.data import DATASETS, load
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +116,14 @@ def test_mnist_of_the_package_unless_a_folder_is_named(tmp_path: Path) -> None:
     write_idx(tmp_path / "mine/MNIST/raw")
     assert len(load("mnist", data_dir=tmp_path / "mine").train) == 12
     assert len(load("mnist", data_dir=tmp_path).train) == 60000
+
+
+def test_a_data_set_is_named_in_the_table_alone() -> None:
+    """Whatever is special about a set stands in its row."""
+    source = Path(snip.__file__).parent
+    readers = [*(source / "data").glob("*.py"), source / "cli" / "data.py"]
+    named = {p.name for p in readers for name in DATASETS if f'"{name}"' in p.read_text()}
+    assert named == {"table.py"}
 
 
 # --- refusals ------------------------------------------------------------------------------------

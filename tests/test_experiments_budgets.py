@@ -9,7 +9,7 @@ import torch
 from snip.data import load
 from snip.engine.kernels.library import available
 from snip.experiments.budget_arms import ARMS, SETTINGS, Arm, plan
-from snip.experiments.budgets import main, show, summary, turns
+from snip.experiments.budgets import main, show, summary
 from snip.runs import RunConfig, prepare
 from snip.selection.costs import flops
 
@@ -87,15 +87,6 @@ def test_a_summary_by_hand():
     assert found["spread"] == pytest.approx(0.02**0.5)
     assert (found["flops_left"], found["kept"]) == (pytest.approx(0.6), 15)
     assert summary(Arm("flops", 0.5), rows[:1])["spread"] is None
-
-
-def test_ways_take_turns():
-    order = []
-    ways = {name: lambda name=name: order.append(name) for name in "abc"}
-    best = turns(ways, seconds=0)
-    assert order == list("abc") * 4
-    assert best.keys() == ways.keys()
-    assert all(0 <= value < float("inf") for value in best.values())
 
 
 def test_the_record(finished):

@@ -125,3 +125,10 @@ def test_a_serialiser_that_runs_out_of_space(tmp_path):
 
     with pytest.raises(snip.FileError, match="the disk is full"):
         write_with(tmp_path / "m", fails)
+
+
+def test_one_function_says_that_a_file_is_damaged():
+    """A second sentence for the same mistake would soon say something else."""
+    source = Path(snip.__file__).parent
+    found = [p.name for p in source.rglob("*.py") if "is damaged" in p.read_text()]
+    assert found == ["files.py"]

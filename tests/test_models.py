@@ -12,7 +12,7 @@ from torch import nn
 
 from snip.anatomy.parameters import left_out, prunable_parameters
 from snip.common.errors import InputError
-from snip.models import IMAGES, MODELS, build
+from snip.models import IMAGES, MODELS, build, resnet
 from snip.models.padding import same_padding
 from snip.models.spec import Images
 from snip.models.wide_resnet import Block
@@ -38,6 +38,8 @@ PAPER = {
     "gru-s": (103_690, {0.95: 5_185}),
     "gru-b": (403_978, {0.95: 20_199}),
 }
+# Networks that are not in the paper.
+OTHERS = ("resnet-20",)
 
 
 def make(name: str, dataset: str) -> nn.Module:
@@ -55,7 +57,8 @@ def count(model: nn.Module) -> int:
 
 
 def test_the_table_has_the_papers_counts_and_sparsities() -> None:
-    assert list(MODELS) == list(PAPER)
+    assert list(MODELS) == [*PAPER, *OTHERS]
+    assert not any(MODELS[name].sparsities for name in OTHERS)
     for name, (total, kept) in PAPER.items():
         spec = MODELS[name]
         dataset = spec.datasets[0]
@@ -95,7 +98,7 @@ def test_counts_shapes_and_tracing(name: str, dataset: str) -> None:
 def test_data_sets_of_each_network() -> None:
     for name, spec in MODELS.items():
         if name.startswith("lenet"):
-            assert spec.datasets == ("mnist", "fashion-mnist")
+            assert spec.datasets == ("mnist", "fashion-mnist", "kmnist")
         elif name.startswith(("lstm", "gru")):
             assert spec.datasets == ("mnist",)
         else:
@@ -239,6 +242,29 @@ def test_wide_resnet_block_by_hand() -> None:
     torch.testing.assert_close(same(images), expected)
     nn.init.zeros_(wider.conv2.weight)  # leaves the projection of the activated input
     expected = F.conv2d(active, wider.shortcut.weight, stride=2)
+    torch.testing.assert_close(wider(images), expected)
+
+
+def test_resnet_20_structure() -> None:
+    with torch.device("meta"):
+        model, tiny = (make("resnet-20", dataset) for dataset in ("cifar-10", "tiny-imagenet"))
+    assert (model.conv1.stride, tiny.conv1.stride) == ((1, 1), (2, 2))
+    kernels = [m.kernel_size for m in model.modules() if isinstance(m, nn.Conv2d)]
+    assert (kernels.count((3, 3)), kernels.count((1, 1))) == (19, 2)  # and one linear layer
+    for stage, width in ((model.stage1, 16), (model.stage2, 32), (model.stage3, 64)):
+        assert [block.conv2.out_channels for block in stage] == [width] * 3
+        assert [block.shortcut is None for block in stage] == [width == 16, True, True]
+
+
+def test_resnet_block_by_hand() -> None:
+    images = torch.randn(2, 4, 6, 6)
+    same, wider = resnet.Block(4, 4, 1).eval(), resnet.Block(4, 8, 2).eval()
+    norm = (1 + 1e-5) ** 0.5
+    inner = F.relu(F.conv2d(images, same.conv1.weight, padding=1) / norm)
+    expected = F.relu(images + F.conv2d(inner, same.conv2.weight, padding=1) / norm)
+    torch.testing.assert_close(same(images), expected)
+    nn.init.zeros_(wider.conv2.weight)  # leaves the projection of the input
+    expected = F.relu(F.conv2d(images, wider.shortcut[0].weight, stride=2) / norm)
     torch.testing.assert_close(wider(images), expected)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from training_parts import repeatable
 
 import snip
 from snip.common.errors import FileError, InputError
@@ -94,9 +95,7 @@ def test_stopped_run_resumes_to_the_same_bits(finished: RunResult, tmp_path: Pat
     with pytest.raises(StoppedError):
         run(CONFIG, tmp_path, checkpoint_seconds=0.05, on_metrics=stop)
     result = run(CONFIG, tmp_path)
-    assert [m.repeatable() for m in result.history()] == [
-        m.repeatable() for m in finished.history()
-    ]
+    assert repeatable(result.history()) == repeatable(finished.history())
     for name in ("model.safetensors", "selected.safetensors", "masks.safetensors"):
         ours, theirs = (load_file(place / name) for place in (result.folder, finished.folder))
         assert all(torch.equal(value, theirs[key]) for key, value in ours.items())

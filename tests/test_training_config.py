@@ -21,7 +21,6 @@ def test_cifar_schedule_is_the_papers() -> None:
     assert (config.batch_size, config.iterations) == (128, 150_000)
     assert config.lr_drops == (30_000, 60_000, 90_000, 120_000)
     assert config.lr_factor == 0.1
-    assert paper_schedule("cifar-10", factor_of="authors").lr_factor == 0.2
 
 
 @pytest.mark.parametrize(
@@ -43,8 +42,6 @@ def test_shortened_keeps_the_proportions() -> None:
 def test_unknown_names_get_the_nearest() -> None:
     with pytest.raises(InputError, match=r"did you mean 'mnist'"):
         paper_schedule("mnits")
-    with pytest.raises(InputError, match=r"did you mean 'authors'"):
-        paper_schedule("mnist", factor_of="author")
     with pytest.raises(InputError, match=r"did you mean 'adam'"):
         TrainConfig(optimizer="adamw")
     with pytest.raises(InputError, match=r"did you mean 'momentum'"):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from training_parts import repeatable
 
 from snip.common import files
 from snip.common.errors import FileError
@@ -187,7 +188,7 @@ def test_full_disk_at_a_metrics_line(mnist: Dataset, tmp_path: Path) -> None:
     path.unlink()  # room again
     whole = train(network(), mnist, CONFIG)
     resumed = train(network(), mnist, CONFIG, folder=tmp_path)
-    assert [x.repeatable() for x in resumed.history] == [x.repeatable() for x in whole.history]
+    assert repeatable(resumed.history) == repeatable(whole.history)
     assert len(path.read_text().splitlines()) == 3
 
 
@@ -207,4 +208,4 @@ def test_full_disk_at_a_checkpoint_keeps_the_last_one(
     assert not list(tmp_path.glob(".snip-tmp-*"))  # the half-written one took its room along
     resumed = train(network(), mnist, CONFIG, folder=tmp_path)
     whole = train(network(), mnist, CONFIG)
-    assert [x.repeatable() for x in resumed.history] == [x.repeatable() for x in whole.history]
+    assert repeatable(resumed.history) == repeatable(whole.history)

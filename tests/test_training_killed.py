@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from training_parts import repeatable
 
 import snip
 from snip.data import Dataset, Split, load
@@ -94,8 +95,7 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def assert_same_outcome(folder: Path, undisturbed: Path) -> None:
     lines, true_lines = (
-        [line.repeatable() for line in read_metrics(place / "metrics.jsonl")]
-        for place in (folder, undisturbed)
+        repeatable(read_metrics(place / "metrics.jsonl")) for place in (folder, undisturbed)
     )
     assert lines == true_lines
     assert len(lines) == 20

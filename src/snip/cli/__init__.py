@@ -19,7 +19,7 @@ COMMANDS = {
     "prune": Entry("snip.cli.prune", "Prune a network and save the masks, without training.", WORK),
     "demo": Entry("snip.cli.demo", "Prune LeNet-300-100 and train it beside the dense one.", WORK),
     "inspect": Entry("snip.cli.inspect", "Say what is in masks, weights or a run's folder.", LOOK),
-    "models": Entry("snip.cli.models", "List the networks of the paper.", LOOK),
+    "models": Entry("snip.cli.models", "List the networks that have a name.", LOOK),
     "data": Entry("snip.cli.data", "List the data sets and where they are.", LOOK),
 }
 EXAMPLES = (
@@ -27,7 +27,7 @@ EXAMPLES = (
     "snip run --model lenet-300-100 --sparsity 0.95",
     "snip prune --model vgg-d --sparsity 0.95 --out masks.safetensors",
 )
-# click is part of typer since version 0.25 and beside it before: this name is in both.
+# typer includes click since version 0.25 and depends on it before; this works with both.
 UsageError: Any = typer.BadParameter.__base__
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -71,7 +71,7 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: a user's mistake is a sentence and code 2."""
+    """Run one command and return its exit code: 2 after a user's mistake, told in a sentence."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _usage(error: Any) -> str:
-    """What typer says of a wrong flag, and where to look."""
+    """typer's message about a wrong flag, and the help to read."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "snip"
     message = error.format_message()

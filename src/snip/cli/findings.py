@@ -19,8 +19,12 @@ from snip.runs.folder import CONFIG, RESULT, read_config
 from snip.training.journal import MASKS, METRICS
 from snip.training.metrics import read_metrics
 
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of norms: no connections
-# Of a provenance: shown already, or for machines.
+STATISTICS = (
+    "running_mean",
+    "running_var",
+    "num_batches_tracked",
+)  # buffers of normalisation layers, which are no connections
+# Fields of a provenance that are not shown to people: shown elsewhere, or too long.
 HIDDEN = ("kept", "total", "uses", "left_out", "seeds", "versions")
 
 
@@ -50,7 +54,7 @@ class Finding:
     report: Report | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON writes it."""
+        """Everything as plain values for JSON."""
         return {
             "kind": self.kind,
             "path": str(self.path),
@@ -136,12 +140,12 @@ def _report(masks: Masks, model: str | None, dataset: str | None) -> Report | No
     try:
         if network is None:
             return None
-        masks.apply(network)  # a fresh network, which only lends its structure
+        masks.apply(network)  # a fresh network: only its structure is used
         return report(network, masks)
     except InputError:
         if model is not None:
             raise
-        return None  # the name in the file was another network's
+        return None  # the file names a network that the masks do not fit
 
 
 def _counts(masks: Masks | None) -> dict[str, object]:

@@ -32,8 +32,8 @@ class Flag(NamedTuple):
     """How a field appears on the command line."""
 
     help: str
-    name: str = ""  # the field's own with dashes
-    open: str = ""  # what an empty or zero default is filled in with
+    name: str = ""  # by default the field's name with dashes
+    open: str = ""  # what help says about a default that is filled in later
     choices: tuple[str, ...] = ()
     suggested: tuple[str, ...] = ()  # for the shell's completion; other values are welcome
 
@@ -90,7 +90,7 @@ TRAIN_FLAGS: dict[str, Flag] = {
     "eval_every": Flag("Iterations between two evaluations.", open="once per epoch"),
     "augment": Flag("Flip and shift the images, where the data set does so in the paper."),
 }
-# The run's seed is the training's.
+# The training uses the run's seed and has no flag for its own.
 RUN_FIELDS = tuple(f.name for f in dataclasses.fields(RunConfig) if f.name != "train")
 TRAIN_FIELDS = tuple(f.name for f in dataclasses.fields(TrainConfig) if f.name != "seed")
 # Of the run's fields, those that have nothing to do with pruning.
@@ -114,7 +114,7 @@ def with_flags(fields: Iterable[str]) -> Callable[[F], F]:
 
 
 def run_config(flags: Mapping[str, Any], *, schedule: str = PAPER) -> RunConfig:
-    """The configuration that the flags ask for; what was not given is its own default."""
+    """The configuration that the flags ask for. A flag that is not given leaves the default."""
     given = {name: value for name, value in flags.items() if value is not None}
     if "lr_drops" in given:
         given["lr_drops"] = parsed_drops(given["lr_drops"])
@@ -188,7 +188,7 @@ def _names(field: str, flag: Flag, default: object) -> list[str]:
 
 
 def _default(field: str, flag: Flag, *, of_run: bool) -> tuple[Any, str]:
-    """(the flag's default, what help says of it); None leaves the value to the configuration."""
+    """(the flag's default, what help says about it). None leaves the value to the configuration."""
     if flag.open:
         return None, flag.open
     if of_run:

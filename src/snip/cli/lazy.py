@@ -19,7 +19,7 @@ class Entry(NamedTuple):
 
 
 class LazyGroup(TyperGroup):
-    """Lists its `entries` by their summaries; the module of one is imported to run it."""
+    """Lists commands by their summaries, and imports the module of a command only to run it."""
 
     entries: ClassVar[Mapping[str, Entry]] = {}
 
@@ -35,7 +35,7 @@ class LazyGroup(TyperGroup):
         return list(self.entries)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command itself in place of its summary."""
+        """The name, the imported command and the arguments that are left for it."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else self._loaded(name), rest
 
@@ -54,5 +54,5 @@ class LazyGroup(TyperGroup):
 
     @staticmethod
     def shown(examples: Iterable[str]) -> str:
-        """Examples as the end of a help text."""
+        """The examples, formatted for the end of a help text."""
         return "\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in examples)])

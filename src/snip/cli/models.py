@@ -13,7 +13,7 @@ EXAMPLES = ("snip models", "snip models --json")
 
 
 def command(*, as_json: Json = False) -> None:
-    """List the networks of the paper."""
+    """List the networks that have a name."""
     rows = [
         (spec.name, dataset, total, spec.sparsities.get(dataset, ()))
         for spec in MODELS.values()

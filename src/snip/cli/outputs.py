@@ -1,4 +1,4 @@
-"""Refuse, before any work, an output file that can only fail at the end."""
+"""Check the names of output files before any work is done."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def require_file_name(path: Path | None, flag: str) -> None:
             raise InputError(f"{flag} {path} is no ordinary file: give the name of one.")
         if path.parent.exists() and not path.parent.is_dir():
             raise InputError(f"{flag} {path} is inside a file, not a folder: give another place.")
-    except OSError as error:  # a name too long, a folder that may not be entered
+    except OSError as error:  # such as a name that is too long, or a folder without access
         raise InputError(f"{flag} {path} cannot be used: {error.strerror}.") from error

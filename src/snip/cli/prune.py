@@ -18,7 +18,7 @@ from snip.data import load
 from snip.data.dataset import Dataset
 from snip.masks import Masks
 from snip.reports.report import report
-from snip.runs import RunConfig, prepare, prune_network, resolve_model
+from snip.runs import RunConfig, draw, prune_drawn, prune_network, resolve_model
 from snip.runs.folder import write_weights
 from snip.training.state import snapshot
 
@@ -57,14 +57,10 @@ def command(
     require_file_name(out, "--out")
     require_file_name(save_weights, "--save-weights")
     set_up_torch(threads=threads, device=device)
-    resolve_model(config.model, config.dataset)  # a slip in the name is told before data is read
+    # A slip in the network's name, or in that of its weights, is told before data is read.
+    model = _network(config, weights).to(device)
     dataset = load(config.dataset, data_dir=data_dir, download=download)
-    if weights is None:
-        model, masks = prepare(config, dataset, device)
-    else:
-        model, masks = _pruned_weights(config, dataset, weights, device)
-    if masks is None:
-        raise InputError("sparsity is 0: nothing would be pruned. Give a fraction such as 0.95.")
+    masks = _pruned(config, dataset, model, weights)
     masks.save(out)
     if save_weights is not None:
         write_weights(save_weights, snapshot(model))
@@ -73,17 +69,24 @@ def command(
     show_facts({name: path for name, path in written.items() if path is not None})
 
 
-def _pruned_weights(
-    config: RunConfig, dataset: Dataset, path: Path, device: str
-) -> tuple[nn.Module, Masks | None]:
-    """Score and prune the weights of a file."""
+def _network(config: RunConfig, weights: Path | None) -> nn.Module:
+    """The network to prune, with the weights of a file or freshly drawn."""
+    if config.sparsity == 0:
+        raise InputError("sparsity is 0: nothing would be pruned. Give a fraction such as 0.95.")
+    if weights is None:
+        return draw(config)[0]
     if config.protocol == "redraw":
         raise InputError(
             "--weights gives the weights and --protocol redraw would draw others: use one of them."
         )
     model = resolve_model(config.model, config.dataset, seed=config.seed)
-    load_into(model, read_weights(path), path)
-    model.to(device)
+    load_into(model, read_weights(weights), weights)
+    return model
+
+
+def _pruned(config: RunConfig, dataset: Dataset, model: nn.Module, weights: Path | None) -> Masks:
+    if weights is None:
+        return prune_drawn(config, dataset, model)
     masks = prune_network(config, dataset, model)
-    masks.provenance |= {"model": config.model, "dataset": dataset.name, "weights": path.name}
-    return model, masks
+    masks.provenance |= {"model": config.model, "dataset": dataset.name, "weights": weights.name}
+    return masks

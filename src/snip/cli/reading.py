@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from snip.common.errors import FileError, InputError
+from snip.common.files import damaged
 from snip.masks import Masks
 from snip.masks.masks import FORMAT
 from snip.models import MODELS
@@ -30,7 +31,7 @@ class Weights(NamedTuple):
 
 
 def read(path: Path) -> Masks | Weights:
-    """Whatever a file holds."""
+    """The masks or the weights in a file, whichever it holds."""
     if not path.is_file():
         raise FileError(f"there is no file {path}.")
     if _begins_with(path, ZIP):
@@ -44,10 +45,9 @@ def read(path: Path) -> Masks | Weights:
     except (SafetensorError, OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise FileError(
-            f"{path} is neither masks nor weights, or it is damaged ({error}): give a file that "
-            "safetensors or torch.save wrote whole, or a run's folder."
-        ) from error
+        reason = f"it is neither masks nor weights: {error}"
+        fix = "give a file that safetensors or torch.save wrote whole, or a run's folder"
+        raise damaged(path, reason, fix) from error
 
 
 def read_weights(path: Path) -> State:
@@ -92,10 +92,9 @@ def _torch_file(path: Path) -> Weights:
     except Exception as error:
         # The unpickler has a dozen ways to fail, and explains each at length.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise FileError(
-            f"{path} cannot be read without running code in it, or it is damaged ({reason}): "
-            "give a state_dict, saved by torch.save(model.state_dict(), path)."
-        ) from error
+        fix = "give a state_dict, saved by torch.save(model.state_dict(), path)"
+        why = f"it cannot be read without running code in it: {reason}"
+        raise damaged(path, why, fix) from error
     if isinstance(content, dict) and all(part in content for part in PARTS):
         content = load_checkpoint(path)
         iteration = content["state"].get("iteration")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +22,7 @@ from snip.common.console import remark, show_facts
 from snip.common.device import set_up_torch
 from snip.reports.text import percent
 from snip.runs import RunConfig, RunResult, resolve_model, run
-from snip.runs.folder import CONFIG, RESULT, require_own
-from snip.training.journal import CHECKPOINT
+from snip.runs.folder import BEGUN, FINISHED, STOPPED, require_own, state_of
 
 DETAILS = (
     "The folder is named by the configuration, so the same command goes on where it was "
@@ -77,29 +77,20 @@ def command(
     if dry_run:
         _show_plan(config, place)
         return
-    require_own(place, config)
-    if resume and (place / RESULT).exists():
-        remark(f"{place} is finished already: this is its result. --no-resume runs it again.")
-    else:
-        if resume and (place / CONFIG).exists():
-            going = "goes on from" if (place / CHECKPOINT).exists() else "had come to no"
-            remark(f"{place} was begun before: it {going} its last checkpoint.")
-        # A slip in the network's name is told before the data is read or fetched.
-        resolve_model(config.model, config.dataset)
-    show_result(
-        run(
-            config,
-            folder=place,
-            data_dir=data_dir,
-            download=download,
-            resume=resume,
-            device=device,
-        )
+    result = run(
+        config,
+        folder=place,
+        data_dir=data_dir,
+        download=download,
+        resume=resume,
+        device=device,
+        on_state=partial(_remark_on_state, place) if resume else None,
     )
+    show_result(result)
 
 
 def show_result(result: RunResult) -> None:
-    """What a run came to, a fact a line."""
+    """Print the result of a run, one fact per line."""
     config = result.config
     selection = f"iteration {result.selected_iteration:,} of {config.training.iterations:,}"
     if result.valid_error is not None:
@@ -118,13 +109,13 @@ def show_result(result: RunResult) -> None:
 
 
 def _show_plan(config: RunConfig, place: Path) -> None:
-    """The configuration and its folder, after all checks that cost nothing."""
+    """Print the configuration and its folder, after all checks that need no data."""
     require_own(place, config)
     resolve_model(config.model, config.dataset)
     fields = config.to_dict()
     train = fields.pop("train")
-    begun, finished = (place / CONFIG).exists(), (place / RESULT).exists()
-    state = "finished" if finished else "begun, to be resumed" if begun else "new"
+    state = state_of(place)
+    state = "begun, to be resumed" if state in (BEGUN, STOPPED) else state
     show_facts(
         {
             **fields,
@@ -132,6 +123,16 @@ def _show_plan(config: RunConfig, place: Path) -> None:
             "folder": f"{place} ({state})",
         }
     )
+
+
+def _remark_on_state(place: Path, state: str) -> None:
+    """Say what the folder holds already."""
+    if state == FINISHED:
+        remark(f"{place} is finished already: this is its result. --no-resume runs it again.")
+    elif state == STOPPED:
+        remark(f"{place} was begun before: it goes on from its last checkpoint.")
+    elif state == BEGUN:
+        remark(f"{place} was begun before: it had come to no checkpoint.")
 
 
 def _remark_on_drops(config: RunConfig) -> None:

@@ -19,7 +19,7 @@ def check_fields(cls: type, data: Mapping[str, Any], kind: str) -> None:
 
 
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Where two configurations differ, the first four in words; empty if they do not."""
+    """A sentence with the first four differences of two configurations; empty if there is none."""
     changed = [
         f"{key} {theirs.get(key, 'default')!r} there, {ours.get(key, 'default')!r} here"
         for key in sorted({*theirs, *ours})
@@ -36,7 +36,7 @@ def checked_number(
     least: float = 0.0,
     below: float = math.inf,
 ) -> float:
-    """`value` as a float if it lies within the limits; otherwise the reason why not."""
+    """`value` as a float. Raises if it is no number or lies outside the limits."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise KindError(f"{name} is {value!r}, a {type(value).__name__}: give a number.")
     low = f"at least {least:g}" if above is None else f"above {above:g}"
@@ -48,7 +48,7 @@ def checked_number(
 
 
 def checked_whole(name: str, value: Any, *, least: int) -> int:
-    """`value` if it is a whole number of at least `least`; otherwise the reason why not."""
+    """`value`. Raises if it is no whole number or less than `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise KindError(f"{name} is {value!r}, a {type(value).__name__}: give a whole number.")
     if value < least:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-WIDE = 160  # columns where there is no terminal: tables in a log are not folded
+WIDE = 160  # columns where there is no terminal, so that tables in a log are not folded
 
 
 def console(file: TextIO | None = None) -> Console:
-    """A console on stdout that prints what it is given: no markup, no colours of its own."""
+    """A console (by default on stdout) that prints text as it is, without markup or colours."""
     from rich.console import Console
 
     file = file or sys.stdout
@@ -37,7 +37,7 @@ def remark(text: str) -> None:
 def complain(text: str) -> None:
     """A user's mistake as one paragraph on stderr."""
     if sys.stderr.isatty():
-        # Paths and commands stay whole, to be copied.
+        # Paths and commands are not broken across lines, so that they can be copied.
         text = textwrap.fill(
             f"error: {text}",
             min(100, shutil.get_terminal_size().columns),
@@ -49,12 +49,12 @@ def complain(text: str) -> None:
 
 
 def show(renderable: RenderableType) -> None:
-    """Something of rich's on stdout."""
+    """Print a table or another object of rich on stdout."""
     console().print(renderable)
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table; numbers to the right."""
+    """Print a table on stdout, with columns of numbers aligned to the right."""
     from rich import box
     from rich.table import Table
 
@@ -69,14 +69,14 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def show_facts(facts: Mapping[str, object]) -> None:
-    """Names and values, one pair a line; easy to read and to cut."""
+    """Print names and values on stdout, one pair per line."""
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
         say(f"{name:<{width}}  {value}")
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """A number of bytes in MB or kB."""
     return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 

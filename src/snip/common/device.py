@@ -1,4 +1,4 @@
-"""Set torch up for a command: its threads, and a device that is really here."""
+"""Set torch up for a command: the number of threads, and a check of the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def set_up_torch(*, threads: int | None, device: str) -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        # torch explains at length, and differently for every kind of device.
+        # torch's messages are long and differ by device: only the first line is shown.
         raise InputError(
             f"device {device!r} cannot be used here ({str(error).splitlines()[0].rstrip('.')}): "
             "give 'cpu', or 'cuda' where there is a GPU."

@@ -20,11 +20,13 @@ PathLike = str | os.PathLike[str]
 TEMPORARY = ".snip-tmp-"  # how the name of a file begins that is still being written
 
 
-def write_with(path: PathLike, writer: Callable[[Path], None]) -> None:
+def write_with(path: PathLike, writer: Callable[[Path], object]) -> None:
     """Let `writer` fill a temporary file beside `path`, then put it in place in one move."""
     path = Path(path)
     with _write_errors(path):
-        target = path.resolve()  # a link stays one: what it points to is written
+        target = (
+            path.resolve()
+        )  # a symbolic link is kept, and the file that it points to is written
         if target.exists() and not target.is_file():
             # Putting a file in its place would remove a device, or fail on a folder.
             raise FileError(f"cannot write {path}: it is no ordinary file. Choose another place.")
@@ -40,7 +42,7 @@ def write_with(path: PathLike, writer: Callable[[Path], None]) -> None:
 
 def write_bytes(path: PathLike, data: bytes) -> None:
     """Write `data` to `path`, whole or not at all."""
-    write_with(path, lambda temporary: _write(temporary, data))
+    write_with(path, lambda temporary: temporary.write_bytes(data))
 
 
 def write_text(path: PathLike, text: str) -> None:
@@ -66,12 +68,13 @@ def write_json(path: PathLike, data: dict[str, Any]) -> None:
     write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
-def damaged(path: PathLike, reason: object) -> FileError:
-    """The error for a file of a run that does not hold what it should."""
-    return FileError(
-        f"{path} is damaged or of another version ({reason}): "
-        "put back a copy, delete its folder, or choose another one."
-    )
+def damaged(
+    path: PathLike,
+    reason: object,
+    fix: str = "put back a copy, delete its folder, or choose another one",
+) -> FileError:
+    """The error for a file that does not hold what it should."""
+    return FileError(f"{path} is damaged or of another version ({reason}): {fix}.")
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -98,13 +101,9 @@ def sha256(path: PathLike) -> str:
     return digest.hexdigest()
 
 
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-
-
 def _new_file(folder: Path, suffix: str) -> Path:
     """An empty file under an unused name, with the permissions that the user's umask gives."""
-    # The suffix stays: numpy appends its own to a name without.
+    # The suffix is kept because numpy appends ".npy" to a name without one.
     path = folder / f"{TEMPORARY}{secrets.token_hex(8)}{suffix}"
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     return path

@@ -24,7 +24,10 @@ class Augmentation:
 def augmented(
     images: np.ndarray, augment: Augmentation, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The batch [N, C, H, W] mirrored and moved, and where it holds image (None: everywhere)."""
+    """The batch [N, C, H, W] mirrored and moved, and a map that is 1 where it shows image.
+
+    The map is None if the image covers everything.
+    """
     if augment.flip:
         images = flip_half(images, rng)
     if not augment.translate:
@@ -42,7 +45,7 @@ def flip_half(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def shift_at_random(
     images: np.ndarray, margin: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Move each image by up to `margin` pixels; 1 where the result holds image, 0 on its border."""
+    """Move each image by up to `margin` pixels. Also returns a map: 1 on the image, 0 around it."""
     count, channels, height, width = images.shape
     down, right = rng.integers(0, 2 * margin + 1, size=(2, count))
     centre = (..., slice(margin, margin + height), slice(margin, margin + width))

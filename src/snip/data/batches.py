@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from snip.common.errors import InputError, KindError
+from snip.common.checks import checked_whole
+from snip.common.errors import InputError
 from snip.data import randomness
 from snip.data.augment import Augmentation, augmented
 from snip.data.split import Split
@@ -66,8 +67,8 @@ class Batches:
         self, order: np.ndarray, epoch: int, index: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows = order[index * self.batch_size : (index + 1) * self.batch_size]
-        # numpy, not torch: on a busy machine small threaded operations wait for each other.
-        # `images` is reused throughout: a batch's memory, freed early, serves the next step.
+        # numpy instead of torch: on a busy machine, small threaded operations wait for each other.
+        # One name for every stage frees each array early, so that its memory serves the next stage.
         images, labels = self.split.images.numpy()[rows], self.split.labels.numpy()[rows]
         inside = None
         if self.augment is not None:
@@ -75,7 +76,7 @@ class Batches:
             images, inside = augmented(images, self.augment, rng)
         images = self._normalized(images)
         if inside is not None:
-            # Zero after normalisation, as in the authors' code: the border has the mean colour.
+            # The border is zero after normalisation, the mean colour, as in the authors' code.
             images *= inside
         return torch.from_numpy(images), torch.from_numpy(labels)
 
@@ -87,10 +88,7 @@ class Batches:
 
 
 def _check_batch_size(batch_size: int, images: int, drop_last: bool) -> None:
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int):
-        raise KindError(f"batch_size is {batch_size!r}: pass a whole number.")
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}: pass 1 or more.")
+    checked_whole("batch_size", batch_size, least=1)
     if drop_last and batch_size > images:
         raise InputError(
             f"batch_size is {batch_size} but there are only {images} images: with "

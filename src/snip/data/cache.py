@@ -1,4 +1,4 @@
-"""Keep decoded images between runs: an array under the fingerprint of what it came from."""
+"""Keep decoded images between runs, in files named by the fingerprint of their source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cached(key: str, shape: tuple[int, ...], make: Callable[[], np.ndarray]) -> 
         if array is not None:
             return array
     array = make()
-    # The name carries the content's digest: one file, put in place in one move, checks itself.
+    # The file's name contains the digest of its content, so that a damaged file is recognised.
     path = folder / f"{key}-{_digest(array)}.npy"
     with suppress(FileError):  # a cache that cannot be written is no reason to stop
         files.write_with(path, lambda temporary: np.save(temporary, array, allow_pickle=False))

@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import torch
 
-from snip.data.reading import reading, unreadable
+from snip.common.files import damaged
+from snip.data.reading import reading
 from snip.data.safe_pickle import PickledArray, load_arrays
 from snip.data.spec import Content, Reader, Spec
 from snip.data.split import Split
@@ -82,7 +83,7 @@ def _content(
 ) -> Content:
     missing = [name for name in names if name not in parts]
     if missing:
-        raise unreadable(where, f"{', '.join(missing)} missing", "fetch and unpack it again")
+        raise damaged(where, f"{', '.join(missing)} missing", "fetch and unpack it again")
     arrays = []
     for name in names:
         with reading(where / name):

@@ -15,7 +15,7 @@ from snip.data.augment import Augmentation
 from snip.data.batches import Batches
 from snip.data.split import Split
 
-DIGESTED = 500  # images of each part, about, that the identity looks at
+DIGESTED = 500  # about so many images of each part are part of the identity
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Dataset:
         return cls(name, train, test, classes, mean, std, note, augment)
 
     def identity(self) -> dict[str, Any]:
-        """What tells this data from other data of the same name; cheap, not a full checksum."""
+        """What tells this data from other data of the same name. It is quick: no full checksum."""
         digest = hashlib.sha256()
         for split in (self.train, self.test):
             # All labels, but only a sample of the pixels: a large set has gigabytes of them.
@@ -122,7 +122,7 @@ def channel_statistics(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     pixels = images.flatten(2).numpy()
     total = np.zeros(images.shape[1], dtype=np.int64)
     squares = np.zeros_like(total)
-    # Whole numbers, so that the sums are exact; chunks that stay in the processor's cache.
+    # The sums are of whole numbers, so they are exact; a chunk fits into the processor's cache.
     for start in range(0, len(pixels), 64):
         values = pixels[start : start + 64].astype(np.int32)
         total += values.sum(2).sum(0)

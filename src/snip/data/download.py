@@ -36,7 +36,7 @@ def download(remote: Remote, folder: Path) -> Path:
 
 
 class _TransferError(FileError):
-    """One home failed; the next may not."""
+    """One address failed. The next is tried."""
 
 
 def _fetch(url: str, remote: Remote, path: Path) -> None:

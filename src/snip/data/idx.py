@@ -1,4 +1,4 @@
-"""The idx files of MNIST and Fashion-MNIST, plain or gzip."""
+"""The idx files of MNIST and of the sets that took over its file names, plain or gzip."""
 
 from __future__ import annotations
 
@@ -11,32 +11,20 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
-from snip.data.reading import reading, unreadable
+from snip.common.files import damaged
+from snip.data.reading import FETCH_AGAIN, reading, unreadable
 from snip.data.spec import Content, Reader, Spec
 from snip.data.split import Split
 
-# gzip first: it carries a checksum. The dotted names are those of some re-uploads.
+# gzip files come first because they have a checksum. Some re-uploads have the dotted names.
 _ENDINGS = ("-idx{}-ubyte.gz", "-idx{}-ubyte", ".idx{}-ubyte.gz", ".idx{}-ubyte")
-_MNIST_FIRST_LABELS = (5, 0, 4, 1, 9, 2, 1, 3, 1, 4)
 
 
 def idx_layout(folder: Path, spec: Spec) -> Reader | None:
     """The reader of a folder with train-images-idx3-ubyte(.gz) and its three companions."""
     if _file(folder, "train-images", 3) is None:
         return None
-    return lambda: read_folder(folder, spec)
-
-
-def read_folder(folder: Path, spec: Spec) -> Content:
-    """The four idx files of one folder, checked against each other."""
-    train, test = (_read_split(folder, part, spec) for part in ("train", "t10k"))
-    if spec.name != "mnist" and tuple(train.labels[:10].tolist()) == _MNIST_FIRST_LABELS:
-        raise unreadable(
-            folder,
-            f"these are MNIST's files, not {spec.name}'s: the names are the same",
-            f"put the files of {spec.name} into a folder called {spec.folders[0]}",
-        )
-    return Content(train, test)
+    return lambda: Content(_read_split(folder, "train", spec), _read_split(folder, "t10k", spec))
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
@@ -97,9 +85,11 @@ def _read_split(folder: Path, part: str, spec: Spec) -> Split:
         )
     if len(images) != len(labels):
         reason = f"{len(labels)} labels for {len(images)} images"
-        raise unreadable(labels_path, reason, "fetch both files again")
+        raise damaged(labels_path, reason, "fetch both files again")
     if len(labels) and labels.max() >= spec.classes:
-        raise unreadable(labels_path, f"a label is {labels.max()}, not 0 to {spec.classes - 1}")
+        raise damaged(
+            labels_path, f"a label is {labels.max()}, not 0 to {spec.classes - 1}", FETCH_AGAIN
+        )
     return Split(torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64)))
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from snip.common.errors import InputError
+from snip.common.files import damaged
 from snip.common.progress import track
-from snip.data.reading import unreadable
+from snip.data.reading import FETCH_AGAIN
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -31,7 +32,7 @@ def is_jpeg(blob: bytes) -> bool:
 
 
 def decoder_version() -> str:
-    """Names the decoder: another version may round a JPEG's pixels differently."""
+    """The decoder and its version: another one may round a JPEG's pixels differently."""
     return f"pillow {_pillow().__version__}"
 
 
@@ -49,16 +50,16 @@ def decode_images(
                 decoded = np.asarray(image.convert(mode)).reshape(*shape[1:], shape[0])
                 pixels[done] = decoded.transpose(2, 0, 1)
         except Exception as error:  # pillow raises its own kinds, SyntaxError and struct.error too
-            raise unreadable(where, f"image {name}: {error}") from error
+            raise damaged(where, f"image {name}: {error}", FETCH_AGAIN) from error
         done += 1
     if done != count:
-        raise unreadable(where, f"{done} images instead of {count}")
+        raise damaged(where, f"{done} images instead of {count}", FETCH_AGAIN)
     return pixels
 
 
 def _check_size(image: Any, shape: tuple[int, int, int]) -> None:
     if (image.height, image.width) != shape[1:]:
-        # Before a pixel is decoded: a small file can claim to be an enormous image.
+        # Checked before any pixel is decoded, as a small file can claim to be an enormous image.
         raise ValueError(f"{image.height}x{image.width} pixels, not {shape[1]}x{shape[2]}")
 
 

@@ -3,28 +3,55 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from snip.common.cache import cache_folder
 from snip.common.errors import FileError
-from snip.data.spec import Reader, Spec
+from snip.data.spec import Layout, Reader, Spec
 
-# Inside a set's folder: torchvision's, the hub's and the archives' own ways to nest it.
+# Names of folders inside a set's folder, as torchvision, the hub and the archives have them.
 _INNER = ("raw", "data", "plain_text", "fashion_mnist", "default", "parquet")
 
 
-def find(spec: Spec, data_dir: Path | None) -> Reader | None:
-    """The reader of the first copy found; `data_dir`, when given, is the only place searched."""
+class Found(NamedTuple):
+    """One copy of a data set: where it lies, and how it is read."""
+
+    folder: Path
+    read: Reader
+
+
+def find(spec: Spec, data_dir: Path | None) -> Found | None:
+    """The first copy found; `data_dir`, when given, is the only place searched.
+
+    A set that ships inside this package is taken from there, unless `data_dir` holds it.
+    """
+    if spec.packaged is None or data_dir is not None:
+        found = _search(spec, data_dir)
+        if found is not None:
+            return found
+    return None if spec.packaged is None else _recognized(spec.layouts[0], [spec.packaged], spec)
+
+
+def _search(spec: Spec, data_dir: Path | None) -> Found | None:
     for root, named in _roots(data_dir):
         folders = list(_folders(root, spec))
-        # Layouts outside, folders inside: the genuine files win over a re-encoded copy.
+        # The outer loop is over layouts, so that genuine files win over a re-encoded copy.
         for layout in spec.layouts:
             bare = [root] if named or layout.distinct else []
-            for folder in (*folders, *bare, *(root / name for name in _INNER if bare)):
-                reader = layout.recognize(folder, spec)
-                if reader is not None:
-                    return reader
+            inside = [root / name for name in _INNER if bare]
+            found = _recognized(layout, (*folders, *bare, *inside), spec)
+            if found is not None:
+                return found
+    return None
+
+
+def _recognized(layout: Layout, folders: Iterable[Path], spec: Spec) -> Found | None:
+    for folder in folders:
+        reader = layout.recognize(folder, spec)
+        if reader is not None:
+            return Found(folder, reader)
     return None
 
 

@@ -52,7 +52,7 @@ def _read_split(paths: list[Path], spec: Spec) -> Split:
             "put the others beside it",
         )
     parts = [_read_file(path, spec) for path in paths]
-    # One part is the rule, and joining it with nothing would copy it.
+    # Usually there is one part, and concatenating it alone would copy it.
     images, labels = (
         arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         for arrays in zip(*parts, strict=True)

@@ -6,7 +6,7 @@ import numpy as np
 
 from snip.common.errors import InputError, KindError
 
-# The first word of every key, so that no two uses ever share a stream.
+# Each is the first word of its keys, so that no two uses ever share a stream.
 VALIDATION, ORDER, AUGMENT = 1, 2, 3
 
 

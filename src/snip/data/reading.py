@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from snip.common.errors import FileError, InputError
+from snip.common.files import damaged
 
-AGAIN = "it is damaged or incomplete: delete it and fetch it again"
+FETCH_AGAIN = "delete it and fetch it again"
 
 
-def unreadable(path: Path | str, reason: object, fix: str = AGAIN) -> FileError:
-    """The error for a file that cannot be used: which, why, what to do."""
+def unreadable(path: Path | str, reason: object, fix: str) -> FileError:
+    """The error for a file that may be whole, but is missing, forbidden or another one."""
     return FileError(f"cannot read {path} ({reason}): {fix}.")
 
 
@@ -41,4 +42,4 @@ def reading(path: Path | str) -> Iterator[None]:
         tarfile.TarError,
         zipfile.BadZipFile,
     ) as error:
-        raise unreadable(path, str(error) or type(error).__name__) from error
+        raise damaged(path, str(error) or type(error).__name__, FETCH_AGAIN) from error

@@ -46,7 +46,7 @@ class _Dtype:
         self.kind = kind
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and flags: one byte has none."""
+        """Ignore byte order and flags, which single bytes do not have."""
 
 
 class _Bytes:
@@ -58,7 +58,7 @@ class _Bytes:
         return text.encode("latin1")
 
     def __setstate__(self, state: object) -> None:
-        """Like the others: without this, a pickle could set attributes of the class."""
+        """Ignore the state: without this method, a pickle could set attributes of the class."""
 
 
 # A pickle names what is to be called. These names get inert classes of our own.

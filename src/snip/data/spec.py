@@ -24,9 +24,9 @@ Reader = Callable[[], Content]
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a set lies in a folder."""
+    """One way in which a set's files lie in a folder."""
 
-    recognize: Callable[[Path, Spec], Reader | None]  # None: it does not lie there in this way
+    recognize: Callable[[Path, Spec], Reader | None]  # returns None for a folder without such files
     distinct: bool = False  # its file names belong to this set alone
 
 
@@ -58,14 +58,17 @@ class Spec:
     per_class: int  # training images per class of the whole set
     folders: tuple[str, ...]  # what users call its folder; case, '-' and '_' do not count
     layouts: tuple[Layout, ...]  # the genuine files first, re-encoded ones last
-    advice: str  # what to put where, for the refusal
+    advice: str  # which files to put where, for the error message
     test_split: tuple[str, ...] = ("test",)  # names of the test part in parquet files
     lossless: bool = True  # the genuine pixels never went through JPEG
-    remotes: tuple[Remote, ...] = ()
+    remotes: tuple[Remote, ...] = ()  # empty: it cannot be downloaded
     augment: Augmentation | None = None
+    packaged: Path | None = None  # its folder, if it ships inside this package
+    # A copy whose training labels begin like this is this set and no other of the same file names.
+    first_labels: tuple[int, ...] = ()
 
     @property
     def images(self) -> Images:
-        """What a network must take and tell apart."""
+        """The images and classes that a network for this set must handle."""
         channels, size, _ = self.shape
         return Images(channels, size, self.classes)

@@ -38,7 +38,7 @@ class Split:
         return f"Split({len(self)} images of {list(self.images.shape[1:])})"
 
     def take(self, rows: torch.Tensor) -> Split:
-        """The split of these rows, copied."""
+        """A copy of these rows."""
         return Split(self.images[rows], self.labels[rows])
 
     def subset(self, count: int) -> Split:

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from snip.common import files
+from snip.common.files import damaged, sha256
 from snip.data.cache import cached, fingerprint
 from snip.data.images import decode_images, decoder_version
-from snip.data.reading import reading, unreadable
+from snip.data.reading import FETCH_AGAIN, reading
 from snip.data.spec import Content, Reader, Spec
 from snip.data.split import Split
 
@@ -66,7 +66,7 @@ def _read_zip(path: Path, spec: Spec) -> Content:
             return archive.read(members[name])
 
         images = sorted(name for name in members if _IMAGE.fullmatch(name))
-        return _content(path, spec, images, read, fingerprint("zip", files.sha256(path)))
+        return _content(path, spec, images, read, fingerprint("zip", sha256(path)))
 
 
 def _content(where: Path, spec: Spec, images: list[str], read: Read, state: str) -> Content:
@@ -75,7 +75,9 @@ def _content(where: Path, spec: Spec, images: list[str], read: Read, state: str)
     train = [name for name in images if name.startswith("train/")]
     valid = [name for name in images if name.startswith("val/")]
     if not train or not valid:
-        raise unreadable(where, f"{len(train)} training and {len(valid)} validation images")
+        raise damaged(
+            where, f"{len(train)} training and {len(valid)} validation images", FETCH_AGAIN
+        )
     annotated = None if _sorted_by_class(valid, classes) else _annotations(where, read)
     splits = []
     for part, names in (("train", train), ("val", valid)):
@@ -102,7 +104,9 @@ def _classes(where: Path, spec: Spec, read: Read) -> dict[str, int]:
     """WordNet name -> label: the position in wnids.txt."""
     names = _text(where, "wnids.txt", read).split()
     if len(set(names)) != spec.classes or len(names) != spec.classes:
-        raise unreadable(where, f"wnids.txt names {len(set(names))} classes, not {spec.classes}")
+        raise damaged(
+            where, f"wnids.txt names {len(set(names))} classes, not {spec.classes}", FETCH_AGAIN
+        )
     return {name: label for label, name in enumerate(names)}
 
 
@@ -111,7 +115,7 @@ def _annotations(where: Path, read: Read) -> dict[str, str]:
     text = _text(where, "val/val_annotations.txt", read)
     rows = [line.split("\t") for line in text.splitlines()]
     if any(len(row) < 2 for row in rows):
-        raise unreadable(where, "val/val_annotations.txt has a line without a class")
+        raise damaged(where, "val/val_annotations.txt has a line without a class", FETCH_AGAIN)
     return {row[0]: row[1] for row in rows}
 
 
@@ -131,7 +135,7 @@ def _label(
     folder, file = name.split("/")[1], name.rsplit("/", 1)[1]
     wnid = folder if annotated is None else annotated.get(file, "")
     if wnid not in classes:
-        raise unreadable(where, f"{name} belongs to no class of wnids.txt")
+        raise damaged(where, f"{name} belongs to no class of wnids.txt", FETCH_AGAIN)
     return classes[wnid]
 
 

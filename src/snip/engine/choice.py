@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -14,6 +13,7 @@ from torch import nn
 
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import nearest
+from snip.common.timing import best_time
 from snip.engine.accelerate import accelerate
 from snip.engine.accelerated import Network
 from snip.engine.kernels.straight import Gradients
@@ -75,7 +75,7 @@ def _step_seconds(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) ->
     work = _native_work(model, batch) or partial(_torch_work, model, batch)
     with undisturbed(model), torch.enable_grad():
         model.train()
-        return min(_seconds(work) for _ in range(ROUNDS))
+        return best_time(work, rounds=ROUNDS, warmup=0)
 
 
 def _torch_work(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -96,9 +96,3 @@ def _native_work(
             Gradients(program.native, len(batch[0])).fill, *(part.contiguous() for part in batch)
         )
     )
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start

@@ -18,7 +18,7 @@ from snip.training.config import TrainConfig
 from snip.training.parts import seeded
 from snip.training.schedule import paper_schedule, shortened
 
-# Of the FLOPs that the parameter budget leaves at the network's sparsity.
+# Each arm may use this share of the FLOPs that the parameter budget leaves.
 SHARES = (1.0, 0.5, 0.25)
 GRID = 100_000  # sparsities are whole multiples of 1 / GRID, so that a run finds its folder again
 
@@ -59,7 +59,7 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """As the result file has it."""
+        """The arm's name in the result file."""
         return f"{self.budget} {self.share:g}"
 
 
@@ -113,7 +113,7 @@ def plan(config: RunConfig, dataset: Dataset) -> dict[Arm, RunConfig]:
     for arm in ARMS:
         target = reference * arm.share
         if arm.budget == "flops":
-            # The fraction saved; rounded up, so that it never has more FLOPs than its rival.
+            # The fraction saved is rounded up: this arm never has more FLOPs than its rival.
             sparsity = math.ceil((1 - target) * GRID) / GRID
         else:
             sparsity = config.sparsity if arm.share == 1 else scored.sparsity_at(target)

@@ -10,7 +10,6 @@ import argparse
 import shlex
 import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +23,7 @@ from snip.common.console import complain, remark, show_table
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
 from snip.common.files import read_json, write_json
+from snip.common.timing import best_times
 from snip.data import load
 from snip.engine.accelerate import accelerate
 from snip.engine.fused.step import training_step
@@ -42,7 +42,7 @@ Record = dict[str, Any]
 
 
 def train_all(base: RunConfig, seeds: Sequence[int], root: Path, out: Path, command: str) -> Record:
-    """Train every arm for every seed, those that are finished excepted; keep the result so far."""
+    """Train every arm for every seed, except finished ones. Each run updates the result file."""
     kept = _timing_in(out, base)
     dataset = load(base.dataset)
     found: dict[Arm, list[Record]] = {arm: [] for arm in ARMS}
@@ -56,7 +56,7 @@ def train_all(base: RunConfig, seeds: Sequence[int], root: Path, out: Path, comm
 
 
 def time_all(record: Record, root: Path, seconds: float, command: str) -> Record:
-    """The record with a training step of each arm's accelerated network timed, all in one run."""
+    """The record with times: a training step of each arm's accelerated network, taking turns."""
     seed = record["seeds"][0]
     base = RunConfig.from_dict({**record["run"], "seed": seed})
     configs = {
@@ -65,7 +65,7 @@ def time_all(record: Record, root: Path, seconds: float, command: str) -> Record
         for row in arm["runs"]
         if row["seed"] == seed
     }
-    best = turns(_steps(base, configs, root), seconds)
+    best = best_times(_steps(base, configs, root), rounds=3, seconds=seconds)
     timing = {
         "command": command,
         "seed": seed,
@@ -76,22 +76,8 @@ def time_all(record: Record, root: Path, seconds: float, command: str) -> Record
     return record | {"timing": timing}
 
 
-def turns(ways: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Best time of each way; all take turns until each has had `seconds`, about."""
-    best = dict.fromkeys(ways, float("inf"))
-    end, turn = time.perf_counter() + seconds * len(ways), 0
-    while turn < 4 or time.perf_counter() < end:
-        for name, work in ways.items():
-            start = time.perf_counter()
-            work()
-            if turn:  # the first is for warming up
-                best[name] = min(best[name], time.perf_counter() - start)
-        turn += 1
-    return best
-
-
 def show(record: Record) -> None:
-    """A line per arm: what it may cost, what it keeps, its error and its step."""
+    """Print a line per arm: its FLOPs, the weights it keeps, its error and its step's time."""
     timing = record["timing"]
     times = timing["step_ms"] if timing else {}
     show_table(
@@ -128,7 +114,9 @@ def _steps(
     steps: dict[str, Callable[[], object]] = {}
     for name, model in models.items():
         optimizer = make_optimizer(model.train(), base.training)
-        set_learning_rate(optimizer, 0.0)  # the same work, and no divergence on one batch
+        set_learning_rate(
+            optimizer, 0.0
+        )  # the work is the same, and training on one batch cannot diverge
         steps[name] = partial(training_step(model, optimizer), *batch)
     return steps
 
@@ -189,7 +177,7 @@ def _shared(base: RunConfig) -> Record:
 
 
 def _timing_in(out: Path, base: RunConfig) -> Record | None:
-    """The timing of a result that goes on; another experiment's file is not written over."""
+    """The times in the result file, to be kept. Refuses the file of another experiment."""
     if not out.exists():
         return None
     record = read_json(out)

@@ -33,7 +33,7 @@ def export_onnx(
     holding.release(plain)
     args, kwargs = arguments(plain, inputs)
     if any_batch_size:
-        # torch.export takes a size of one for a constant of the model.
+        # torch.export would take a batch size of one for a constant of the model.
         args, kwargs = pytree.tree_map_only(torch.Tensor, _at_least_two, (args, kwargs))
     shapes = _any_first_dimension(plain, args, kwargs) if any_batch_size else None
     try:
@@ -41,7 +41,7 @@ def export_onnx(
             program = torch.onnx.export(
                 plain, args, kwargs=kwargs, dynamic_shapes=shapes, dynamo=True, verbose=False
             )
-    except Exception as error:  # the exporter meets the user's forward
+    except Exception as error:  # anything can go wrong inside the user's forward
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         hint = " If its first dimension is not the batch, use any_batch_size=False."
         raise InputError(
@@ -68,7 +68,7 @@ def _at_least_two(tensor: torch.Tensor) -> torch.Tensor:
 def _any_first_dimension(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """What torch.export wants to hear: dimension 0 of every tensor may vary."""
+    """Dynamic shapes for torch.export: dimension 0 of every tensor may vary."""
     bound = inspect.signature(model.forward).bind(*args, **kwargs)
 
     def vary(value: Any) -> Any:
@@ -80,7 +80,7 @@ def _any_first_dimension(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's notes to its own developers."""
+    """Silence the exporter's log and warnings, which are meant for its developers."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -18,7 +18,7 @@ class AlexNet(nn.Module):
     def __init__(self, images: Images, *, k: int) -> None:
         super().__init__()
         self.features = nn.Sequential(_features(images))
-        width = 1024 * k  # the text says 512k; table and counts say 1024k
+        width = 1024 * k  # the paper's text says 512k, but its table and its counts say 1024k
         self.classifier = nn.Sequential(
             OrderedDict(
                 fc1=nn.Linear(CONVS[-1][0], width),

@@ -49,7 +49,7 @@ def truncated_normal(
     std: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> None:
-    """TN: as RN, what falls outside two standard deviations is drawn again."""
+    """TN: like RN, but values outside two standard deviations are drawn again."""
     nn.init.trunc_normal_(weight, 0.0, std, -2 * std, 2 * std, generator=generator)
 
 

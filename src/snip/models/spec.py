@@ -10,18 +10,18 @@ from torch import nn
 from snip.data import DATASETS
 from snip.data.spec import Images
 
-# Shape and classes stand once, in the table of data sets.
+# The shapes and classes are those in the table of data sets.
 IMAGES: dict[str, Images] = {name: spec.images for name, spec in DATASETS.items()}
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A network of the paper: how it is built, m per data set, and the paper's sparsities."""
+    """A network: how it is built, m per data set, and the paper's sparsities."""
 
     name: str
     builder: Callable[[Images], nn.Module]
     totals: Mapping[str, int]  # data set -> m, weights and biases without batch norm
-    sparsities: Mapping[str, tuple[float, ...]]  # data set -> the paper's; absent if not in it
+    sparsities: Mapping[str, tuple[float, ...]]  # data set -> the paper's, where it has one
 
     @property
     def datasets(self) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""One whole run in a folder: the command line and the experiments are made of these."""
+"""One whole run in a folder. The command line and the experiments call these functions."""
 
 from snip.models.resolve import OWN, draw_network, resolve_model
 from snip.runs.config import METHODS, PROTOCOLS, RunConfig
 from snip.runs.result import RunResult
-from snip.runs.run import prepare, prune_network, run, scoring_batches, seeds_of
+from snip.runs.run import draw, prepare, prune_drawn, prune_network, run, scoring_batches, seeds_of
 
 __all__ = [
     "METHODS",
@@ -11,8 +11,10 @@ __all__ = [
     "PROTOCOLS",
     "RunConfig",
     "RunResult",
+    "draw",
     "draw_network",
     "prepare",
+    "prune_drawn",
     "prune_network",
     "resolve_model",
     "run",

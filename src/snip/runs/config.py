@@ -24,8 +24,9 @@ from snip.training.config import TrainConfig
 from snip.training.schedule import paper_schedule
 
 METHODS = ("snip",)
-PROTOCOLS = ("train-scored", "redraw")  # the paper's text; the authors' code
-# What decides the masks alone: a dense reference is the same run whatever these are.
+# The paper's text trains the scored weights; the authors' code draws them again.
+PROTOCOLS = ("train-scored", "redraw")
+# Fields that decide only the masks: they make no difference to a dense run, which has none.
 SCORING = (
     "method", "initializer", "score_batch_size", "score_batches", "reduction", "decay",
     "scope", "floor", "budget", "batch_norm",
@@ -38,22 +39,22 @@ class RunConfig:
 
     model: str  # a name in snip.models, or "package.module:function"
     sparsity: float  # 0 trains the dense reference
-    dataset: str = ""  # the model's first
+    dataset: str = ""  # by default the model's first
     method: str = "snip"
     protocol: str = "train-scored"
-    initializer: str = ""  # of the scored weights: "vs"; for a user's network "own"
-    train_initializer: str = ""  # of the trained weights: the same
-    score_batch_size: int = 0  # the training's batch size
+    initializer: str = ""  # of the scored weights; by default "vs", for a user's network "own"
+    train_initializer: str = ""  # of the trained weights; by default the same
+    score_batch_size: int = 0  # by default the training's
     score_batches: int = 1
     reduction: str = "abs_of_sum"
-    decay: float = 0.9  # of reduction "ema"
+    decay: float = 0.9  # used by reduction "ema"
     scope: str = "global"
     floor: float = 0.0
     budget: str = "connections"
     batch_norm: str = "eval"
     seed: int = 0
     engine: str = "dense"
-    train: TrainConfig | None = None  # the paper's schedule for the data set
+    train: TrainConfig | None = None  # by default the paper's schedule for the data set
 
     def __post_init__(self) -> None:
         """Fill in what was left open and refuse values that could only fail later."""
@@ -97,8 +98,8 @@ class RunConfig:
         return cls(**{**data, "train": None if train is None else TrainConfig.from_dict(train)})
 
     def identity(self) -> dict[str, Any]:
-        """What makes this run another than the next: its fields that are not at their default."""
-        # A field that is added later, at its default, leaves the names of older runs alone.
+        """What tells this run from others: the fields that are not at their default."""
+        # Without the defaults: a field that is added later must not rename the folders of old runs.
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         train_defaults = TrainConfig().to_dict()
         ours = self.to_dict()

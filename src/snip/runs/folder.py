@@ -11,6 +11,7 @@ from snip.common.checks import differences
 from snip.common.errors import FileError, InputError
 from snip.runs.config import RunConfig
 from snip.training.journal import CHECKPOINT, ENGINE, MASKS, METRICS
+from snip.training.lock import require_folder
 from snip.training.state import Weights
 
 CONFIG = "config.json"
@@ -18,18 +19,19 @@ REPORT = "report.json"
 RESULT = "result.json"
 MODEL = "model.safetensors"  # the weights after the last step
 SELECTED = "selected.safetensors"  # the weights that validation selects
-# The result goes first: without it a folder is unfinished, whatever else is in it.
+NEW = "new"
+BEGUN = "begun"  # there is no checkpoint yet
+STOPPED = "stopped"  # after a checkpoint
+FINISHED = "finished"
+# `clear` deletes the result first: without it a folder counts as unfinished.
 ALL = (RESULT, CHECKPOINT, METRICS, MODEL, SELECTED, REPORT, MASKS, ENGINE)
 
 
 def require_own(folder: Path, config: RunConfig) -> None:
     """Refuse a folder that holds another run, or anything else."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise FileError(f"{folder} is a file: give a folder for the run.")
+    require_folder(folder)
     if not (folder / CONFIG).exists():
-        if any(not entry.name.startswith(".") for entry in folder.iterdir()):
+        if folder.exists() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
             raise FileError(
                 f"{folder} exists and is no run folder (it has no {CONFIG}): choose another."
             )
@@ -42,14 +44,23 @@ def require_own(folder: Path, config: RunConfig) -> None:
         )
 
 
+def state_of(folder: Path) -> str:
+    """How far the run in `folder` has come."""
+    if (folder / RESULT).exists():
+        return FINISHED
+    if (folder / CHECKPOINT).exists():
+        return STOPPED
+    return BEGUN if (folder / CONFIG).exists() else NEW
+
+
 def clear(folder: Path) -> None:
-    """Delete this run's files, and nothing else, to start over; the folder is locked."""
+    """Delete this run's files, and nothing else, to start over. The caller holds the lock."""
     for name in ALL:
         (folder / name).unlink(missing_ok=True)
 
 
 def write_weights(path: Path, weights: Weights) -> None:
-    """A snapshot under its own names, to be loaded into a plain model without this library."""
+    """Write weights under their own names: they load into a plain model without this library."""
     plain = {name: value.contiguous() for name, value in weights.items()}
     files.write_with(path, lambda temporary: save_file(plain, temporary))
 

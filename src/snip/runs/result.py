@@ -1,4 +1,4 @@
-"""What a run came to, with all that is needed to repeat and to compare it."""
+"""The result of a run, with all that is needed to repeat it and to compare it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from snip.common.errors import FileError
-from snip.common.files import read_json
+from snip.common.files import damaged, read_json
 from snip.runs.config import RunConfig
 from snip.runs.folder import RESULT
 from snip.training.journal import METRICS
@@ -30,12 +29,12 @@ class RunResult:
     sparsity: float
     kept: int
     total: int
-    test_error: float  # of the model that validation selects: the result
+    test_error: float  # of the model that validation selects; this is the result
     test_loss: float
     valid_error: float | None
     selected_iteration: int
     final_test_error: float  # of the model after the last step
-    best_test_error: float  # the lowest on the way, selected on test data as the authors do
+    best_test_error: float  # the lowest of all evaluations, selected on test data as the authors do
     protocol: str
     seeds: dict[str, int]
     dataset_note: str
@@ -44,7 +43,7 @@ class RunResult:
     versions: dict[str, str]
     machine: dict[str, Any]
     device: str
-    threads: int  # another number may change sums in their last bits
+    threads: int  # with another number, sums may differ in their last bits
     date: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -61,10 +60,8 @@ class RunResult:
             data["config"] = RunConfig.from_dict(data["config"])
             return cls(folder=folder, **data)
         except (KeyError, TypeError, ValueError) as error:
-            raise FileError(
-                f"{folder / RESULT} is damaged or of another version ({error}): "
-                "delete it and run again, the checkpoint beside it keeps the work."
-            ) from error
+            fix = "delete it and run again, the checkpoint beside it keeps the work"
+            raise damaged(folder / RESULT, error, fix) from error
 
     def history(self) -> list[Metrics]:
         """The evaluations on the way, from the folder's metrics.jsonl."""
@@ -72,7 +69,7 @@ class RunResult:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """When and on what a result was made; nothing that names a person or a host."""
+    """When and on which machine a result was made. Nothing in it names a person or a host."""
     return {
         "machine": {"cpu": cpu_name(), "cores": os.cpu_count()},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),

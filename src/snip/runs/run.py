@@ -29,8 +29,9 @@ from snip.training.journal import MASKS
 from snip.training.lock import locked
 from snip.training.metrics import Metrics
 from snip.training.parts import data_for, seeded
+from snip.training.session import CHECKPOINT_SECONDS, Options
 from snip.training.state import snapshot
-from snip.training.trainer import CHECKPOINT_SECONDS, TrainResult, train
+from snip.training.trainer import TrainResult, train_held
 
 
 def run(
@@ -42,6 +43,7 @@ def run(
     download: bool = False,
     resume: bool = True,
     device: str | torch.device = "cpu",
+    on_state: Callable[[str], None] | None = None,
     on_metrics: Callable[[Metrics], None] | None = None,
     progress: bool = True,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -49,35 +51,36 @@ def run(
     """Do one run in `root`, resume it, or return its result at once if it is finished.
 
     `folder` is an exact place instead of one in `root` that is named by the configuration;
-    `resume=False` starts over.
+    `resume=False` starts over; `on_state` is told how far the folder's run had come.
     """
     place = Path(root) / config.folder_name if folder is None else Path(folder)
-    layout.require_own(place, config)
-    if resume and (place / layout.RESULT).exists():
-        return RunResult.read(place)
-    device = torch.device(device)
-    data_dir = None if data_dir is None else Path(data_dir)
-    dataset = load(config.dataset, data_dir=data_dir, download=download)
-    model, masks = prepare(config, dataset, device, saved=place / MASKS if resume else None)
-    data_for(dataset, config.training)  # refuses what does not fit before anything is written
-    with locked(place):
-        layout.require_own(place, config)  # another process may have come first
+    options = Options(
+        place,
+        engine=config.engine,
+        on_metrics=on_metrics,
+        progress=progress,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    finished = resume and layout.state_of(place) == layout.FINISHED
+    # A finished run is only read, which needs no lock and may be on a disk that takes none.
+    with locked(None if finished else place):
+        layout.require_own(place, config)
+        if on_state is not None:
+            on_state(layout.state_of(place))
+        if finished:
+            return RunResult.read(place)
+        device = torch.device(device)
+        # Whatever can be wrong is told before something slower begins: first the network's name,
+        # then the data, then the sizes of its batches, and only then is anything written.
+        model, masks = draw(config, device, saved=place / MASKS if resume else None)
+        dataset = load(config.dataset, data_dir=data_dir, download=download)
+        data = data_for(dataset, config.training)
+        if masks is None and config.sparsity:
+            masks = prune_drawn(config, dataset, model)
         if not resume:
             layout.clear(place)
         _write_start(place, config, model, masks)
-        trained = train(
-            model,
-            dataset,
-            config.training,
-            folder=place,
-            masks=masks,
-            resume=resume,
-            on_metrics=on_metrics,
-            engine=config.engine,
-            progress=progress,
-            checkpoint_seconds=checkpoint_seconds,
-            lock=False,
-        )
+        trained = train_held(model, data, config.training, masks, options)
         layout.write_weights(place / layout.MODEL, snapshot(model))
         layout.write_weights(place / layout.SELECTED, trained.weights)
         result = _result(config, place, dataset, model, masks, trained, device)
@@ -86,7 +89,7 @@ def run(
 
 
 def seeds_of(config: RunConfig) -> dict[str, int]:
-    """The seed of each use of chance; both protocols score the same draw on the same batch."""
+    """A seed for each random part. Both protocols score the same draw on the same batch."""
     scored = config.seed
     return {
         "run": config.seed,
@@ -108,37 +111,55 @@ def prepare(
 
     `saved`: a file with this run's masks, if there is one, in place of scoring again.
     """
-    seeds = seeds_of(config)
-    trained: dict[str, Any] = {
-        "initializer": config.train_initializer,
-        "seed": seeds["trained_draw"],
-    }
-    if config.sparsity == 0:
-        return draw_network(config.model, config.dataset, **trained).to(device), None
-    if saved is not None and saved.exists():
-        masks = Masks.load(saved)
-        model = draw_network(config.model, config.dataset, **trained).to(device)
+    model, masks = draw(config, device, saved=saved)
+    if masks is None and config.sparsity:
+        masks = prune_drawn(config, dataset, model)
+    return model, masks
+
+
+def draw(
+    config: RunConfig, device: torch.device | str = "cpu", *, saved: Path | None = None
+) -> tuple[nn.Module, Masks | None]:
+    """The network before any data is read: as it will be scored.
+
+    With its masks in the file `saved`, or with none to come, it is drawn as it will be trained.
+    """
+    masks = Masks.load(saved) if config.sparsity and saved is not None and saved.exists() else None
+    scored = config.sparsity and masks is None
+    chosen = _scored_draw(config) if scored else _trained_draw(config)
+    model = draw_network(config.model, config.dataset, **chosen).to(device)
+    if masks is not None:
         masks.apply(model)
-        return model, masks
-    model = draw_network(
-        config.model,
-        config.dataset,
-        initializer=config.initializer,
-        seed=seeds["scored_draw"],
-    ).to(device)
+    return model, masks
+
+
+def prune_drawn(config: RunConfig, dataset: Dataset, model: nn.Module) -> Masks:
+    """Prune the network that `draw` returned, and draw it again if the protocol says so."""
 
     def redraw(network: nn.Module) -> None:
-        redraw_network(network, config.model, config.dataset, **trained)
+        redraw_network(network, config.model, config.dataset, **_trained_draw(config))
 
     masks = prune_network(config, dataset, model, redraw if config.protocol == "redraw" else None)
+    seeds = seeds_of(config)
     masks.provenance |= {"seeds": seeds, "dataset": dataset.name, "model": config.model}
-    return model, masks
+    return masks
+
+
+def _scored_draw(config: RunConfig) -> dict[str, Any]:
+    return {"initializer": config.initializer, "seed": seeds_of(config)["scored_draw"]}
+
+
+def _trained_draw(config: RunConfig) -> dict[str, Any]:
+    return {"initializer": config.train_initializer, "seed": seeds_of(config)["trained_draw"]}
 
 
 def scoring_batches(
     config: RunConfig, dataset: Dataset
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Training images as they are, none of the validation part, chosen by the run's seed."""
+    """Batches of training images to score on, chosen by the run's seed.
+
+    They are not augmented, and none of them is in the validation part.
+    """
     train_part, _ = dataset.split_validation(config.training.validation)
     wanted = config.score_batches * config.score_batch_size
     if wanted > len(train_part):
@@ -177,10 +198,9 @@ def prune_network(
 
 
 def _write_start(place: Path, config: RunConfig, model: nn.Module, masks: Masks | None) -> None:
-    """What is known before training; written only now that nothing of the input was refused."""
+    """Write what is known before training; the trainer itself keeps the masks."""
     write_json(place / layout.CONFIG, config.to_dict())
     if masks is not None:
-        masks.save(place / MASKS)
         write_json(place / layout.REPORT, report(model, masks).to_dict())
 
 
@@ -218,5 +238,5 @@ def _result(
 
 
 def _derived(seed: int, purpose: str) -> int:
-    """Another seed for another purpose, as unlike the first as chance makes it."""
+    """A seed for one purpose, derived from the run's; seeds of different purposes are unrelated."""
     return int.from_bytes(hashlib.sha256(f"{purpose} {seed}".encode()).digest()[:6], "big")

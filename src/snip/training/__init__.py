@@ -5,16 +5,14 @@ from snip.training.checkpoint import load_checkpoint
 from snip.training.config import OPTIMIZERS, TrainConfig
 from snip.training.divergence import DivergenceError
 from snip.training.evaluate import Evaluation, evaluate
-from snip.training.metrics import TIMING, Metrics
+from snip.training.metrics import Metrics
 from snip.training.parts import data_for
-from snip.training.schedule import LR_FACTORS, SCHEDULES, learning_rate, paper_schedule, shortened
+from snip.training.schedule import SCHEDULES, learning_rate, paper_schedule, shortened
 from snip.training.trainer import TrainResult, train
 
 __all__ = [
-    "LR_FACTORS",
     "OPTIMIZERS",
     "SCHEDULES",
-    "TIMING",
     "DivergenceError",
     "Evaluation",
     "Metrics",

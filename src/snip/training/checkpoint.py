@@ -20,6 +20,7 @@ from snip.training.state import different_shapes, extra_state, snapshot
 
 FORMAT = 1
 PARTS = ("format", "identity", "model", "optimizer", "rng", "state", "threads")
+START_OVER = "restore it from a copy, or delete it to start the training over"
 
 
 def save_checkpoint(
@@ -53,9 +54,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except Exception as error:
         # torch, zipfile and the unpickler have a dozen ways to fail; all mean the same here.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise _damaged(path, reason) from error
+        raise files.damaged(path, reason, START_OVER) from error
     if not isinstance(content, dict) or any(part not in content for part in PARTS):
-        raise _damaged(path, "it is no checkpoint of a training run")
+        raise files.damaged(path, "it is no checkpoint of a training run", START_OVER)
     if content["format"] != FORMAT:
         raise FileError(
             f"checkpoint {path} has format {content['format']!r}, this version reads {FORMAT}: "
@@ -81,12 +82,12 @@ def restore(
         model.load_state_dict({**extra_state(model), **content["model"]})
         set_random_state(content["rng"])
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
-        raise _damaged(path, str(error)) from error
+        raise files.damaged(path, error, START_OVER) from error
     return dict(content["state"])
 
 
 def _readable(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a model's extra state, what can be read back without running code in the file."""
+    """The part of a model's extra state that can be read back without running code."""
     kept = {}
     for name, value in extra.items():
         buffer = io.BytesIO()
@@ -95,20 +96,20 @@ def _readable(extra: Mapping[str, Any]) -> dict[str, Any]:
             buffer.seek(0)
             torch.load(buffer, weights_only=True)
         except Exception:
-            # Objects of the user's own classes; a resumed run begins with the model's own.
+            # An object of the user's own class: a resumed run keeps the one in its fresh model.
             continue
         kept[name] = value
     return kept
 
 
 def random_state() -> dict[str, Any]:
-    """torch's generators, CUDA's only if CUDA is in use."""
+    """The state of torch's random generators; of CUDA's only if CUDA is in use."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Put torch's generators back; CUDA's as far as the devices are here."""
+    """Restore torch's random generators; of CUDA's those whose device is here."""
     torch.set_rng_state(state["cpu"])
     if torch.cuda.is_initialized():
         for device, value in enumerate(state["cuda"][: torch.cuda.device_count()]):
@@ -116,7 +117,7 @@ def set_random_state(state: Mapping[str, Any]) -> None:
 
 
 def _verify(path: Path) -> None:
-    # torch.load reads past flipped bits; the archive's own checksums show them.
+    # torch.load does not notice flipped bits, but the zip archive has checksums that show them.
     with zipfile.ZipFile(path) as archive:
         bad = archive.testzip()
     if bad is not None:
@@ -130,15 +131,8 @@ def _warn_of_threads(theirs: int) -> None:
             f"this run began with {theirs} threads and goes on with {ours}: sums may differ in "
             f"their last bits. torch.set_num_threads({theirs}) resumes it exactly.",
             SnipWarning,
-            stacklevel=6,
+            stacklevel=8,  # the caller of `train`
         )
-
-
-def _damaged(path: Path, reason: str) -> FileError:
-    return FileError(
-        f"checkpoint {path} is damaged ({reason}): "
-        "restore it from a copy, or delete it to start the training over."
-    )
 
 
 def _same_run(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:

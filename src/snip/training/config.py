@@ -19,15 +19,15 @@ class TrainConfig:
 
     optimizer: str = "sgd"
     lr: float = 0.1
-    momentum: float = 0.9  # of SGD; Adam keeps its own betas
+    momentum: float = 0.9  # for SGD only; Adam uses its default betas
     weight_decay: float = 5e-4
     batch_size: int = 100
     iterations: int = 75_000
-    lr_drops: tuple[int, ...] = (25_000, 50_000)  # from these iterations on, lr is x lr_factor
-    lr_factor: float = 0.1
+    lr_drops: tuple[int, ...] = (25_000, 50_000)  # at each, lr is multiplied by lr_factor
+    lr_factor: float = 0.1  # as in the paper's text; the authors' code has 0.2
     validation: float = 0.1  # fraction of the training set held out; 0 selects the last model
     eval_every: int = 0  # iterations between two evaluations; 0 is once per epoch
-    augment: bool = True  # where the data set has an augmentation
+    augment: bool = True  # has an effect only where the data set has an augmentation
     seed: int = 0  # order of the data, augmentation, dropout
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class TrainConfig:
             raise KindError(f"augment is {self.augment!r}: give True or False.")
 
     def _check_number(self, name: str, **limits: float) -> None:
-        # As float, so that lr=1 and lr=1.0 are one configuration.
+        # Stored as float, so that lr=1 and lr=1.0 are the same configuration.
         object.__setattr__(self, name, checked_number(name, getattr(self, name), **limits))
 
     def to_dict(self) -> dict[str, Any]:

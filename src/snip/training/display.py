@@ -20,7 +20,7 @@ class Display:
     """Shows loss, error, speed and time left; costs one clock reading per step."""
 
     def __init__(self, *, total: int, done: int = 0, enabled: bool = True) -> None:
-        """Show steps from `done` on, out of `total`."""
+        """Show the steps after number `done` of `total`."""
         self._total = total
         self._first = done
         self._started = time.monotonic()

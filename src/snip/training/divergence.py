@@ -1,4 +1,4 @@
-"""A training whose numbers are no longer numbers is stopped, with what to try next."""
+"""Stop a training whose loss or weights are NaN or infinite, and say what to try next."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def require_finite(what: str, loss: float, done: int, lr: float, journal: Journa
 
 @torch.no_grad()
 def require_finite_weights(model: nn.Module, done: int, lr: float, journal: Journal) -> None:
-    """Stop if a weight is: a loss shows that only one step later, and the last good must be."""
+    """Stop if a weight is NaN or infinite, so that a checkpoint never holds such a weight.
+
+    The loss would show it one step later, when the last good checkpoint is already replaced.
+    """
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
             raise _diverged(f"{name} has values that are not finite", done, lr, journal)

@@ -24,7 +24,7 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Evaluation:
-    """Evaluate in eval mode; every module gets its own mode back."""
+    """Loss and error of `model` in eval mode; every module gets its own mode back afterwards."""
     device = device_of(model)
     loss, wrong, images = 0.0, 0, 0
     with restored_modes(model):

@@ -1,4 +1,4 @@
-"""Ctrl-C between two steps instead of within one, so that the work is saved first."""
+"""Delay Ctrl-C to the end of a training step, so that the work is saved first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def interrupts_noted() -> Iterator[Callable[[], bool]]:
-    """Yields whether Ctrl-C was pressed; a second one interrupts at once, as it always does."""
+    """Yields a function that says whether Ctrl-C was pressed; a second one interrupts at once."""
     in_main = threading.current_thread() is threading.main_thread()
     # Only the main thread may set handlers, and a handler of the user's own is left alone.
     if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -30,5 +30,5 @@ def interrupts_noted() -> Iterator[Callable[[], bool]]:
         yield lambda: pressed
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if pressed:  # too late for a caller to notice
+    if pressed:  # after the caller asked for the last time
         raise KeyboardInterrupt

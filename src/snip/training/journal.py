@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from snip.common import files
-from snip.common.errors import FileError
-from snip.training.checkpoint import restore, save_checkpoint
+from snip.training.checkpoint import START_OVER, restore, save_checkpoint
 from snip.training.metrics import Metrics
 from snip.training.state import State
 
@@ -20,12 +19,13 @@ CHECKPOINT = "checkpoint.pt"
 METRICS = "metrics.jsonl"
 MASKS = "masks.safetensors"
 ENGINE = "engine.json"
-# In this order: killed between two, no checkpoint stands beside other masks than its own.
+# Files are deleted in this order: a process that is killed in between never leaves a checkpoint
+# beside masks that are not its own.
 STARTED_OVER = (CHECKPOINT, MASKS, ENGINE)
 
 
 class Journal:
-    """Writes metrics and checkpoints and finds the way back; does nothing without a folder."""
+    """Writes metrics and checkpoints, and restores the last; does nothing without a folder."""
 
     def __init__(self, folder: Path | None, identity: Mapping[str, Any], *, every: float) -> None:
         """Keep the run `identity` in `folder`, with a checkpoint `every` so many seconds."""
@@ -36,7 +36,7 @@ class Journal:
         self._saved_iteration: int | None = None
 
     def open(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, resume: bool) -> State:
-        """Go back to the last checkpoint, or to the start if there is none."""
+        """Restore the last checkpoint. Returns the state there, or a fresh one if there is none."""
         if self._folder is None:
             return State()
         files.remove_leftovers(self._folder)
@@ -44,7 +44,7 @@ class Journal:
         for name in () if resume else STARTED_OVER:
             (self._folder / name).unlink(missing_ok=True)
         state = self._restored(path, model, optimizer) if path.exists() else State()
-        # Lines later than the checkpoint are cut, and will come again with the same values.
+        # Lines written after the checkpoint are dropped: the resumed training writes them again.
         lines = "".join(f"{line.to_line()}\n" for line in state.history)
         files.write_text(self._folder / METRICS, lines)
         return state
@@ -73,7 +73,7 @@ class Journal:
         self._saved_iteration = state.iteration
 
     def last_good(self) -> str:
-        """Where to go back to, in words."""
+        """A sentence that names the last good checkpoint, for an error message."""
         if self._folder is None:
             return "No checkpoint was kept, as no folder was given"
         if self._saved_iteration is None:
@@ -88,9 +88,6 @@ class Journal:
         try:
             state = State.from_dict(data)
         except (KeyError, TypeError) as error:
-            raise FileError(
-                f"checkpoint {path} is damaged (its state lacks {error}): "
-                "restore it from a copy, or delete it to start the training over."
-            ) from error
+            raise files.damaged(path, f"its state lacks {error}", START_OVER) from error
         self._saved_iteration = state.iteration
         return state

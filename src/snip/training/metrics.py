@@ -1,4 +1,4 @@
-"""What is measured while training: one line per evaluation, and which line is chosen."""
+"""What is measured while training: one line per evaluation, and which line is the result."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common.errors import FileError
-
-TIMING = ("seconds", "images_per_second")  # the only fields that a repeated run may change
+from snip.common.files import damaged
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,6 @@ class Metrics:
     def to_line(self) -> str:
         """One line of metrics.jsonl."""
         return json.dumps(self.to_dict(), allow_nan=False)
-
-    def repeatable(self) -> dict[str, Any]:
-        """What a second run must reproduce to the last bit: everything but the times."""
-        return {name: value for name, value in self.to_dict().items() if name not in TIMING}
 
 
 @dataclass
@@ -80,18 +74,21 @@ def read_metrics(path: Path) -> list[Metrics]:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         return [Metrics(**json.loads(line)) for line in lines if line.endswith("\n")]
     except (OSError, ValueError, TypeError) as error:
-        raise FileError(f"cannot read metrics from {path} ({error}): run again.") from error
+        raise damaged(path, error, "delete its folder and run again") from error
 
 
 def selected(history: Sequence[Metrics]) -> Metrics:
-    """The line of lowest validation error, then loss, then the earliest; the last without one."""
+    """The line of lowest validation error; ties go to the lower loss, then to the earlier line.
+
+    Without a validation part it is the last line.
+    """
     if history[-1].valid_error is None:
         return history[-1]
     return min(history, key=lambda line: (line.valid_error, line.valid_loss))
 
 
 def best_test_error(history: Sequence[Metrics]) -> float:
-    """The lowest test error on the way: what the authors report, selected on the test set."""
+    """The lowest test error of all lines. The authors report this, which selects on test data."""
     return min(line.test_error for line in history)
 
 
@@ -99,7 +96,7 @@ def measured_sparsity(model: nn.Module, masks: Mapping[str, torch.Tensor] | None
     """Fraction of the masked parameters that is pruned and indeed zero; 0 without masks."""
     if not masks:
         return 0.0
-    parameters = model.state_dict()  # an accelerated network has its plain names there alone
+    parameters = model.state_dict()  # only here does an accelerated network have plain names
     pruned = total = 0
     for name, mask in masks.items():
         weights = parameters[name]

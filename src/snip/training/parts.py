@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count, islice
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,16 +17,17 @@ from snip.data.batches import Batches
 from snip.data.dataset import Dataset
 from snip.training.config import TrainConfig
 
-EVALUATION_BATCH = 250  # images; only speed, memory and the last bits of a loss depend on it
+EVALUATION_BATCH = 250  # images; decides speed and memory, and the last bits of a loss
 
 
 @dataclass(frozen=True)
 class Data:
-    """The three parts of a data set as batches; no validation part if its fraction is 0."""
+    """The three parts of a data set as batches, and what tells it from other data."""
 
     train: Batches
-    valid: Batches | None
+    valid: Batches | None  # None if the validation's fraction is 0
     test: Batches
+    identity: dict[str, Any]
 
 
 def data_for(dataset: Dataset, config: TrainConfig) -> Data:
@@ -35,12 +37,13 @@ def data_for(dataset: Dataset, config: TrainConfig) -> Data:
     if len(train) < config.batch_size:
         raise InputError(
             f"batch_size is {config.batch_size}, but {dataset.name} has only {len(train)} "
-            "training images: choose a smaller batch."
+            "training images: ask for fewer."
         )
     return Data(
         source.training_batches(config.batch_size, split=train, seed=config.seed, drop_last=True),
         dataset.evaluation_batches(EVALUATION_BATCH, split=valid) if len(valid) else None,
         dataset.evaluation_batches(EVALUATION_BATCH),
+        dataset.identity(),
     )
 
 
@@ -52,7 +55,7 @@ def stream(batches: Batches, start: int, stop: int) -> Iterator[tuple[torch.Tens
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """SGD or Adam over what the model trains; masks held by the model keep pruned weights zero."""
+    """SGD or Adam over the parameters that need gradients. Held masks keep pruned weights zero."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise InputError("the model has no parameter to train: set requires_grad on some.")

@@ -1,23 +1,28 @@
-"""Before the first step: the masks and the engine of a training, kept in its folder."""
+"""Before the first step: masks on the model, the engine chosen, the last checkpoint restored."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from torch import nn
 
+from snip.anatomy.parameters import unwrap
 from snip.common.errors import FileError
 from snip.common.files import damaged, read_json, write_json
 from snip.engine.choice import Choice, choose, choose_again
+from snip.engine.fused.step import training_step
 from snip.masks import Masks, held_masks
-from snip.training.journal import ENGINE, MASKS
-from snip.training.parts import Data
+from snip.training.config import TrainConfig
+from snip.training.journal import ENGINE, MASKS, Journal
+from snip.training.parts import Data, make_optimizer
+from snip.training.session import Options, Session
 
 
 def hold(
     model: nn.Module, masks: Masks | None, folder: Path | None, *, resume: bool
 ) -> Masks | None:
-    """Put the masks on the model, unless the folder has others; without any, its own count."""
+    """Put the masks on the model, or find those that it holds; the folder must have no others."""
     if masks is None:
         masks = held_masks(model)
     else:
@@ -33,27 +38,47 @@ def hold(
     return masks
 
 
-def on_engine(
-    model: nn.Module, data: Data, engine: str, folder: Path | None, *, resume: bool
-) -> tuple[nn.Module, Choice]:
+def begin(
+    model: nn.Module, data: Data, config: TrainConfig, masks: Masks | None, options: Options
+) -> Session:
+    """A session at the folder's last checkpoint, or before the first step if there is none."""
+    trained, choice = _on_engine(model, data, options)
+    optimizer = make_optimizer(trained, config)
+    identity = {
+        **config.to_dict(),
+        **data.identity,
+        "engine": options.engine,
+        "masks": None if masks is None else masks.digest(),
+    }
+    journal = Journal(options.folder, identity, every=options.checkpoint_seconds)
+    state = journal.open(unwrap(trained), optimizer, resume=options.resume)
+    if options.folder is not None:
+        _keep(options.folder, masks, options.engine, choice)
+    if options.step is None:
+        take_step = training_step(trained, optimizer)
+    else:
+        take_step = partial(options.step, trained, optimizer)
+    trained.train()
+    return Session(trained, data, config, masks, optimizer, take_step, journal, state)
+
+
+def _on_engine(model: nn.Module, data: Data, options: Options) -> tuple[nn.Module, Choice]:
     """The network that trains; a resumed run does what "auto" decided when it began."""
     batch = next(iter(data.train))
-    path = None if folder is None else folder / ENGINE
-    if path is not None and resume and path.exists():
+    path = None if options.folder is None else options.folder / ENGINE
+    if path is not None and options.resume and path.exists():
         saved = read_json(path)
         try:
             choice, asked = Choice.from_dict(saved), saved["asked"]
         except (KeyError, TypeError, ValueError) as error:
             raise damaged(path, error) from error
-        if asked == engine:
+        if asked == options.engine:
             return choose_again(model, batch, choice), choice
-    return choose(model, batch, engine)
+    return choose(model, batch, options.engine)
 
 
-def keep(folder: Path | None, masks: Masks | None, engine: str, choice: Choice) -> None:
+def _keep(folder: Path, masks: Masks | None, engine: str, choice: Choice) -> None:
     """Put into the folder what a resumed run must do again: the masks, the engine."""
-    if folder is None:
-        return
     if masks is not None and not (folder / MASKS).exists():
         masks.save(folder / MASKS)
     if engine == "dense":  # which leaves nothing to decide

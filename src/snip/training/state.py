@@ -1,4 +1,4 @@
-"""Where a training stands: all that a checkpoint holds beside weights and optimiser."""
+"""Where a training stands: what a checkpoint holds beside the weights and the optimiser."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class State:
     step_seconds: float = 0.0  # of these, spent in training steps
     running: Running = field(default_factory=Running)
     history: list[Metrics] = field(default_factory=list)
-    selected: Weights | None = None  # None: nothing evaluated yet, or the last model counts
+    selected: Weights | None = None  # None before the first evaluation, or without validation
 
     def count(self, loss: float, wrong: int, images: int, seconds: float) -> None:
-        """One more training step is done."""
+        """Count one more training step."""
         self.iteration += 1
         self.seconds += seconds
         self.step_seconds += seconds
@@ -57,7 +57,7 @@ class State:
 
 
 def snapshot(model: nn.Module) -> Weights:
-    """The tensors of a model's state_dict, copied to the CPU; tied ones are copied each."""
+    """Copies, on the CPU, of the tensors in a model's state_dict. A tied one is copied twice."""
     state = model.state_dict()
     return {name: v.detach().cpu().clone() for name, v in _tensors(state).items()}
 

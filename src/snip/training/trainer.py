@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import restored_modes
 from snip.data.dataset import Dataset
 from snip.engine.accelerate import densify
-from snip.engine.fused.step import Step, TakeStep, training_step
+from snip.engine.fused.step import Step
 from snip.masks import Masks
 from snip.training.config import TrainConfig
 from snip.training.display import Display
-from snip.training.divergence import require_finite, require_finite_weights
-from snip.training.evaluate import device_of, evaluate
+from snip.training.evaluate import device_of
 from snip.training.interrupts import interrupts_noted
-from snip.training.journal import Journal
 from snip.training.lock import locked
-from snip.training.metrics import Metrics, best_test_error, measured_sparsity, selected
-from snip.training.parts import (
-    Data,
-    data_for,
-    make_optimizer,
-    seeded,
-    set_learning_rate,
-    stream,
-)
-from snip.training.schedule import learning_rate
-from snip.training.start import hold, keep, on_engine
+from snip.training.metrics import Metrics, best_test_error, selected
+from snip.training.parts import Data, data_for, seeded, stream
+from snip.training.session import CHECKPOINT_SECONDS, Options, Session
+from snip.training.start import begin, hold
 from snip.training.state import State, Weights, snapshot
-
-CHECKPOINT_SECONDS = 20.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,101 +57,46 @@ def train(
     engine: str = "dense",
     progress: bool = True,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    lock: bool = True,
 ) -> TrainResult:
     """Train `model` in place; killed at any moment, it resumes in `folder` to the same bits.
 
     `engine`: "sparse" computes with the surviving weights only, "auto" with what is faster.
-    `lock=False`: the caller holds the folder's lock already.
     """
-    folder = None if folder is None else Path(folder)
-    data, device = data_for(dataset, config), device_of(model)
-    identity = {**config.to_dict(), **dataset.identity(), "engine": engine}
-    with locked(folder if lock else None), seeded(config.seed, device), restored_modes(model):
-        masks = hold(model, masks, folder, resume=resume)
-        whole, (model, choice) = model, on_engine(model, data, engine, folder, resume=resume)
-        optimizer, plain = make_optimizer(model, config), unwrap(model)
-        identity["masks"] = None if masks is None else masks.digest()
-        journal = Journal(folder, identity, every=checkpoint_seconds)
-        state = journal.open(plain, optimizer, resume=resume)
-        keep(folder, masks, engine, choice)
-        clock, stop = Clock(), config.iterations
-        take_step = _step_of(model, optimizer, step)
-        model.train()
-        display = Display(total=stop, done=state.iteration, enabled=progress)
-        with display, interrupts_noted() as interrupted:
-            for images, labels in stream(data.train, state.iteration, stop):
-                lr = learning_rate(config, state.iteration)
-                set_learning_rate(optimizer, lr)
-                loss, wrong = take_step(images.to(device), labels.to(device))
-                require_finite("loss", loss, state.iteration, lr, journal)
-                state.count(loss, wrong, len(labels), clock.lap())
-                display.update(state.iteration, state.running)
-                if evaluation_due(state.iteration, config, len(data.train)):
-                    metrics = _measure(model, data, state, lr, masks, clock)
-                    tested = metrics.test_loss + (metrics.valid_loss or 0.0)
-                    require_finite("evaluation loss", tested, state.iteration, lr, journal)
-                    state.record(metrics, plain)
-                    journal.record(metrics)
-                    if on_metrics is not None:
-                        on_metrics(metrics)
-                if state.iteration == stop or journal.due() or interrupted():
-                    require_finite_weights(plain, state.iteration, lr, journal)
-                    journal.save(plain, optimizer, state)
-                    state.seconds += clock.lap()
-                if interrupted():
-                    raise KeyboardInterrupt
-        if model is not whole:
-            densify(model)
-    return _result(state, unwrap(whole))
+    place = None if folder is None else Path(folder)
+    options = Options(place, resume, engine, step, on_metrics, progress, checkpoint_seconds)
+    data = data_for(dataset, config)
+    with locked(place):
+        masks = hold(model, masks, place, resume=resume)
+        return train_held(model, data, config, masks, options)
 
 
-def _step_of(model: nn.Module, optimizer: torch.optim.Optimizer, step: Step | None) -> TakeStep:
-    return training_step(model, optimizer) if step is None else partial(step, model, optimizer)
+def train_held(
+    model: nn.Module, data: Data, config: TrainConfig, masks: Masks | None, options: Options
+) -> TrainResult:
+    """`train` for a caller who holds the folder's lock, and whose model holds its masks."""
+    with seeded(config.seed, device_of(model)), restored_modes(model):
+        session = begin(model, data, config, masks, options)
+        _loop(session, options)
+        if session.model is not model:
+            densify(session.model)
+    return _result(session.state, unwrap(model))
 
 
-class Clock:
-    """Seconds from lap to lap."""
-
-    def __init__(self) -> None:
-        """Start now."""
-        self._last = time.perf_counter()
-
-    def lap(self) -> float:
-        """Seconds since the last lap."""
-        now = time.perf_counter()
-        passed, self._last = now - self._last, now
-        return passed
-
-
-def evaluation_due(iteration: int, config: TrainConfig, epoch_length: int) -> bool:
-    """Whether an evaluation follows step number `iteration` (from 1)."""
-    every = config.eval_every or epoch_length
-    return iteration % every == 0 or iteration == config.iterations
-
-
-def _measure(
-    model: nn.Module, data: Data, state: State, lr: float, masks: Masks | None, clock: Clock
-) -> Metrics:
-    """Evaluate on validation and test data, beside the means of the steps since the last time."""
-    valid = evaluate(model, data.valid) if data.valid is not None else None
-    test = evaluate(model, data.test)
-    state.seconds += clock.lap()
-    running = state.running
-    return Metrics(
-        iteration=state.iteration,
-        epoch=state.iteration / len(data.train),
-        lr=lr,
-        train_loss=running.mean_loss,
-        train_error=running.error,
-        valid_loss=valid.loss if valid else None,
-        valid_error=valid.error if valid else None,
-        test_loss=test.loss,
-        test_error=test.error,
-        sparsity=measured_sparsity(unwrap(model), masks),
-        seconds=state.seconds,
-        images_per_second=running.images / running.seconds,
-    )
+def _loop(session: Session, options: Options) -> None:
+    start, stop = session.state.iteration, session.config.iterations
+    display = Display(total=stop, done=start, enabled=options.progress)
+    with display, interrupts_noted() as interrupted:
+        for images, labels in stream(session.data.train, start, stop):
+            session.step(images, labels)
+            display.update(session.state.iteration, session.state.running)
+            if session.evaluation_due():
+                metrics = session.evaluate()
+                if options.on_metrics is not None:
+                    options.on_metrics(metrics)
+            if session.finished() or session.journal.due() or interrupted():
+                session.save()
+            if interrupted():
+                raise KeyboardInterrupt
 
 
 def _result(state: State, model: nn.Module) -> TrainResult:

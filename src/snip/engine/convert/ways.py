@@ -9,7 +9,6 @@ that take blocks and those that take plain tensors.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 from torch import fx, nn
 
 from snip.common.progress import track
+from snip.common.timing import best_time
 from snip.engine.convert.timings import Timings
 from snip.engine.kernels.library import instruction_set
 from snip.engine.layers.conv import SparseConv2d
@@ -170,12 +170,7 @@ def _round(
 
 
 def _best(work: Callable[[], object]) -> float:
-    times = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return best_time(work, rounds=ROUNDS, warmup=0)
 
 
 def _setting(training: bool) -> str:

@@ -22,7 +22,7 @@ from torch import nn
 
 from snip.anatomy.parameters import ordinary, unwrap
 from snip.common.errors import FileError, InputError, KindError
-from snip.common.files import PathLike, write_with
+from snip.common.files import PathLike, damaged, write_with
 from snip.export.compact.parts import GAPS, Part, Tensors, model_tensors, put_together, take_apart
 from snip.export.shrink.shrinking import SHRUNK, Shrunk, shrunk
 from snip.export.shrink.surgery import Cut, Plan, check_plan, cut
@@ -31,6 +31,7 @@ from snip.masks import Masks, holding
 __all__ = ["Sizes", "load", "save", "sizes"]
 
 FORMAT = "snip-compact-1"
+ANEW = "copy it anew, or save the model again"
 VALUE_KINDS = (None, torch.float16, torch.bfloat16)
 
 
@@ -57,7 +58,7 @@ def save(model: nn.Module, path: PathLike, *, dtype: torch.dtype | None = None) 
     tensors: Tensors = {}
     layout = {}
     for name, tensor in model_tensors(model):
-        fewer = dtype if name in parameters else None  # statistics stay as they are
+        fewer = dtype if name in parameters else None  # running statistics keep all their bits
         part, values, packed = take_apart(tensor, masks.get(name), fewer)
         layout[name] = part.as_json()
         tensors[name] = values.contiguous()
@@ -85,7 +86,7 @@ def load(path: PathLike, model: nn.Module) -> nn.Module:
         try:
             tensor, mask = put_together(part, tensors[name], tensors.get(name + GAPS))
         except (KeyError, ValueError, RuntimeError) as error:
-            raise _broken(path, error) from error
+            raise damaged(path, error, ANEW) from error
         with torch.no_grad():
             own[name].copy_(tensor)
         if mask is not None:
@@ -125,11 +126,11 @@ def _read(path: Path) -> tuple[dict[str, Part], Plan | None, dict[str, Any], Ten
     except FileNotFoundError as error:
         raise FileError(f"there is no compact file {path}.") from error
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise _broken(path, error) from error
+        raise damaged(path, error, ANEW) from error
 
 
 def _shaped(model: nn.Module, plan: Plan | None) -> nn.Module:
-    """The model with the units that the file has."""
+    """Shrink the model to the units that the file has."""
     holding.release(model)
     earlier = shrunk(model)
     if plan is None and earlier is None:
@@ -182,7 +183,3 @@ def _plan_from_json(data: dict[str, Any] | None) -> Plan | None:
         name: Cut(inputs and tuple(inputs), outputs and tuple(outputs), new_bias)
         for name, (inputs, outputs, new_bias) in data.items()
     }
-
-
-def _broken(path: PathLike, error: Exception) -> FileError:
-    return FileError(f"{path} is no whole compact file ({error}): copy or make it anew.")

@@ -30,7 +30,7 @@ class Part:
     held: bool = False  # whether the positions are a mask that the model holds
 
     def as_json(self) -> dict[str, Any]:
-        """Without what is not set."""
+        """The fields that are set."""
         every = asdict(self).items()
         return {key: value for key, value in every if value is not None and value is not False}
 
@@ -38,7 +38,7 @@ class Part:
 def take_apart(
     tensor: Tensor, mask: Tensor | None, dtype: torch.dtype | None
 ) -> tuple[Part, Tensor, Tensor | None]:
-    """A tensor -> how it is written, its values, its packed gaps."""
+    """Split a tensor into the description of its part, its values and its packed gaps."""
     shape, kind = list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     values = flat if dtype is None or not flat.is_floating_point() else lowered(flat, dtype)
@@ -82,7 +82,7 @@ def model_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def lowered(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values in fewer bits; refuses what would become infinite."""
+    """The values in fewer bits. Raises if one of them would become infinite."""
     result = values.to(dtype)
     if bool((result.isinf() & values.isfinite()).any()):
         raise InputError(
@@ -93,5 +93,5 @@ def lowered(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _not_zero(flat: Tensor) -> Tensor:
-    """Where any bit is set: -0.0 counts, so that nothing is lost."""
+    """True where any bit is set. -0.0 has its sign bit set and is kept, so that nothing is lost."""
     return flat.view(torch.uint8).reshape(len(flat), flat.element_size()).bool().any(1)

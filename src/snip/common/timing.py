@@ -1,0 +1,52 @@
+"""The one timing loop. On a noisy machine the ways take turns, and the best turn of each counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+Work = Callable[[], object]
+
+
+def best_times(
+    ways: Mapping[str, Work],
+    *,
+    rounds: int,
+    seconds: float = 0.0,
+    warmup: int = 1,
+    setup: Work | None = None,
+    burst: float = 0.0,
+) -> dict[str, float]:
+    """Seconds of the fastest turn of each way, after `warmup` turns that do not count.
+
+    There are at least `rounds` turns, and more until each way has had about `seconds`. `setup`
+    runs before each turn and is not timed. A turn repeats its work for at least `burst` seconds
+    and its mean counts: the steps of a training follow one another, and a single short step would
+    be timed with the caches that the other ways left behind.
+    """
+    best = dict.fromkeys(ways, float("inf"))
+    end, turn = time.perf_counter() + seconds * len(ways), 0
+    while turn < warmup + rounds or time.perf_counter() < end:
+        for name, work in ways.items():
+            if setup is not None:
+                setup()
+            mean = _mean_time(work, burst)
+            if turn >= warmup:
+                best[name] = min(best[name], mean)
+        turn += 1
+    return best
+
+
+def best_time(work: Work, *, rounds: int, seconds: float = 0.0, warmup: int = 1) -> float:
+    """Seconds of the fastest turn of a single way."""
+    return best_times({"": work}, rounds=rounds, seconds=seconds, warmup=warmup)[""]
+
+
+def _mean_time(work: Work, least: float) -> float:
+    calls, start = 0, time.perf_counter()
+    while True:
+        work()
+        calls += 1
+        passed = time.perf_counter() - start
+        if passed >= least:
+            return passed / calls
