@@ -14,8 +14,6 @@ from snip.masks import Masks
 from snip.selection.budgets import Scope, budget, check_scope, checked_sparsity, kept_count, layers
 from snip.selection.topk import keep_top
 
-MOST_PARTS = 1000  # a cost is taken to the nearest fraction with no larger denominator
-
 
 def select(
     scores: Mapping[str, torch.Tensor],
@@ -122,22 +120,21 @@ def _by_cost(
     if scope != "global" or floor:
         raise InputError("a cost budget ranks all connections together: no scope, no floor.")
     for name in scores:
-        if not costs.get(name, 0) > 0:
+        if not 0 < costs.get(name, 0) < math.inf:
             raise InputError(f"costs[{name!r}] is {costs.get(name)}: every cost must be positive.")
-    # Whole numbers: with fractions, rounding would leave out a connection that just fits.
-    exact = {name: Fraction(costs[name]).limit_denominator(MOST_PARTS) for name in scores}
-    scale = math.lcm(*(cost.denominator for cost in exact.values()))
-    whole = {name: int(cost * scale) for name, cost in exact.items()}
-    total = sum(score.numel() * whole[name] for name, score in scores.items())
-    budget_left = math.floor(total * (1 - sparsity) + 1e-6)
-    left = sum(int(_allowed(scores, within or {}, name).sum()) * whole[name] for name in scores)
-    if left < budget_left:
+    # The decimals that the user wrote, exactly: rounding would overspend the budget, or leave out
+    # a connection that just fits.
+    exact = {name: Fraction(str(float(costs[name]))) for name in scores}
+    total = sum(score.numel() * exact[name] for name, score in scores.items())
+    affordable = total * (1 - Fraction(str(sparsity)))
+    left = sum(int(_allowed(scores, within or {}, name).sum()) * exact[name] for name in scores)
+    if left < affordable:
         raise InputError(
-            f"the model is pruned already, to {1 - left / total:.4%} of its cost saved: ask for a "
-            f"higher sparsity than {sparsity:g}."
+            f"the model is pruned already, to {float(1 - left / total):.4%} of its cost saved: ask "
+            f"for a higher sparsity than {sparsity:g}."
         )
     per_cost = {name: score / costs[name] for name, score in scores.items()}
-    return keep_top(per_cost, budget_left, within, whole)
+    return keep_top(per_cost, affordable, within, exact)
 
 
 def _floor_of(
