@@ -50,7 +50,7 @@ def concatenate(model: nn.Module, batch: Batch) -> None:
             weight.mul_((score >= threshold).to(weight.dtype))
 
 
-WAYS = {"step": step, "snip.algorithm": prune, "concatenate + topk": concatenate}
+WAYS = {"step": step, "snip.prune": prune, "concatenate + topk": concatenate}
 
 
 def setting(name: str, batch: int) -> tuple[nn.Module, Batch]:

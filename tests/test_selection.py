@@ -36,7 +36,7 @@ def tensors(draw):
 
 
 @given(scores=tensors(), data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_top_k_is_exact_with_the_first_position_winning_ties(scores, data):
     total = sum(s.numel() for s in scores.values())
     kept = data.draw(st.integers(0, total))
@@ -54,7 +54,7 @@ def test_ties_across_parameters_and_chunks(monkeypatch):
 
 
 @given(sparsity=st.floats(0, 1, exclude_max=True), seed=st.integers(0, 99))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_scope_keeps_exactly_kappa(sparsity, seed):
     torch.manual_seed(seed)
     scores = {
@@ -205,7 +205,7 @@ def test_a_cost_budget_takes_the_most_score_per_cost():
 
 @given(seed=st.integers(0, 200), sparsity=st.floats(0, 0.999))
 @example(seed=0, sparsity=1e-9)  # 234.999999765 to spend, which 235 is more than
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_cost_budget_is_kept_and_well_used(seed, sparsity):
     torch.manual_seed(seed)
     scores = {"a": torch.rand(30), "b": torch.rand(20), "c": torch.zeros(5)}
@@ -230,7 +230,7 @@ def test_fractional_costs_leave_nothing_out():
     sparsity=st.floats(0, 0.999) | st.sampled_from([1e-17, 1e-9, 0.1, 0.4, 0.9]),
 )
 @example(costs=[1 / 3, 0.0004, 1e6], sparsity=1e-9)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_cost_budget_is_kept_at_any_costs(costs, sparsity):
     names = ("a", "b", "c")
     scores = {name: torch.arange(1.0, 9.0) for name in names}

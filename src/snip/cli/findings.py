@@ -20,8 +20,8 @@ from snip.training.journal import MASKS, METRICS
 from snip.training.metrics import read_metrics
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of norms: no connections
-# Of a provenance: shown already, or for machines.
-HIDDEN = ("kept", "total", "uses", "left_out", "seeds", "versions")
+# Of a provenance: for machines.
+HIDDEN = ("uses", "left_out", "seeds", "versions")
 
 
 class Parameter(NamedTuple):
@@ -62,13 +62,14 @@ class Finding:
 
 def of_masks(path: Path, masks: Masks, model: str | None, dataset: str | None) -> Finding:
     """What masks keep, where they come from, and the report if the network is known."""
-    notes = {key: value for key, value in masks.provenance.items() if key not in HIDDEN}
+    provenance = masks.provenance.to_dict()
+    notes = {key: value for key, value in provenance.items() if key not in HIDDEN}
     return Finding(
         "masks",
         path,
         {**_counts(masks), **notes},
         {"sparsity": masks.sparsity, "kept": masks.kept, "total": masks.total}
-        | {"provenance": masks.provenance},
+        | {"provenance": provenance},
         tuple(Parameter(name, int(mask.sum()), mask.numel()) for name, mask in masks.items()),
         masks,
         _report(masks, model, dataset),

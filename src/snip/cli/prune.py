@@ -85,5 +85,6 @@ def _pruned_weights(
     load_into(model, read_weights(path), path)
     model.to(device)
     masks = prune_network(config, dataset, model)
-    masks.provenance |= {"model": config.model, "dataset": dataset.name, "weights": path.name}
-    return model, masks
+    return model, masks.with_provenance(
+        protocol=config.protocol, model=config.model, dataset=dataset.name, weights=path.name
+    )

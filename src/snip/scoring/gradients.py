@@ -1,9 +1,8 @@
-"""Scores: how much the loss feels the removal of each connection (Eq. 4-6)."""
+"""The gradients that scores are made of: over several batches, the model left as found."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Real
 from operator import length_hint
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import nn
 
 from snip.anatomy.parameters import Predicate, require_prunable
 from snip.anatomy.undisturbed import set_batch_norm, undisturbed
-from snip.common.errors import InputError, nearest
+from snip.common.errors import InputError
 from snip.common.progress import track
 from snip.scoring.batches import (
     Batch,
@@ -22,105 +21,82 @@ from snip.scoring.batches import (
     checked_loss,
     checked_loss_fn,
 )
+from snip.scoring.settings import Scoring, checked_scoring
 
 Scores = dict[str, torch.Tensor]
 
-# |sum of g| and sum of |g| are different things: the first asks what the whole data says of a
-# connection, the second lets batches that disagree both count. One batch: all three agree.
-REDUCTIONS = ("abs_of_sum", "sum_of_abs", "ema")
 
-
-def connection_sensitivity(
+def accumulated_gradients(
     model: nn.Module,
     batches: Any,
-    loss_fn: LossFn | None = None,
+    loss_fn: LossFn | None,
     *,
-    params: Predicate | None = None,
-    reduction: str = "abs_of_sum",
-    decay: float = 0.9,
-    batch_norm: str = "eval",
-    loss_reduction: str = "mean",
-    batch_dim: int = 0,
+    params: Predicate | None,
+    scoring: Scoring,
 ) -> Scores:
-    """|dL/dc| at c = 1, which is |w * dL/dw|, per parameter name; the model is left as found.
+    """dL/dw per parameter name over all batches; the model and its `.grad` are left as found.
 
-    `loss_reduction` says whether `loss_fn` is a mean over its batch (then batches are weighted
-    by their size, so that "abs_of_sum" does not depend on how the data is cut) or a sum; the size
-    is that of dimension `batch_dim` of the batch's first tensor (1 for time-first sequences).
-    `decay` is the weight of the past in "ema".
+    The result is the mean of the gradients with "abs_of_sum", and the mean or moving average of
+    their absolute values otherwise. It is in float32 or wider, and the caller may write into it.
     """
-    if reduction not in REDUCTIONS:
-        raise nearest("reduction", reduction, REDUCTIONS)
-    if loss_reduction not in ("mean", "sum"):
-        raise nearest("loss_reduction", loss_reduction, ("mean", "sum"))
-    if not isinstance(decay, Real) or not 0 <= decay < 1:
-        raise InputError(f"decay is {decay!r}: the moving average needs a number in [0, 1).")
+    scoring = checked_scoring(scoring)
     chosen = require_prunable(model, params)
     loss_fn = checked_loss_fn(loss_fn)
-    total = _Total(chosen, reduction, decay)
+    mean = _Mean(scoring)
     with undisturbed(model), torch.inference_mode(False), torch.enable_grad():
-        set_batch_norm(model, batch_norm)
+        set_batch_norm(model, scoring.batch_norm)
         for index, batch in enumerate(_tracked(as_batches(batches))):
             gradients = _gradients(model, batch, loss_fn, chosen, index)
-            total.add(gradients, batch_size(batch, batch_dim) if loss_reduction == "mean" else 1)
-    return total.scores()
+            mean.add(chosen, gradients, batch_size(batch, scoring.batch_dim))
+    return mean.finished(chosen)
 
 
-def normalize(scores: Mapping[str, torch.Tensor]) -> Scores:
-    """Eq. 6: s = |g| / sum of |g|. The ranking does not change; `s` is for people to read."""
-    total = sum(float(score.sum(dtype=torch.float64)) for score in scores.values())
-    if total == 0:
-        raise InputError("every score is zero: there is nothing to divide by.")
-    return {name: score / total for name, score in scores.items()}
+class _Mean:
+    """The mean of the gradients so far, which every batch moves by its share."""
 
-
-class _Total:
-    """Gradients of several batches on their way to one score per connection."""
-
-    def __init__(self, params: Mapping[str, nn.Parameter], reduction: str, decay: float) -> None:
-        self.params, self.reduction, self.decay = params, reduction, decay
-        self.sums: Scores = {}
+    def __init__(self, scoring: Scoring) -> None:
+        self.scoring = scoring
+        self.values: Scores = {}
         self.weight = 0
 
-    def add(self, gradients: list[torch.Tensor | None], weight: int) -> None:
-        first = not self.sums
+    def add(
+        self,
+        params: Mapping[str, nn.Parameter],
+        gradients: list[torch.Tensor | None],
+        samples: int,
+    ) -> None:
+        weight = samples if self.scoring.loss_reduction == "mean" else 1
         self.weight += weight
-        for name, parameter in reversed(list(self.params.items())):
-            # Popped as it is used up: each layer's gradient is freed before the next score
-            # is made, so that scoring needs hardly more memory than the backward pass did.
-            term = _term(parameter, gradients.pop(), signed=self.reduction == "abs_of_sum")
-            if self.reduction == "ema":
-                self.sums[name] = term if first else self.sums[name].lerp_(term, 1 - self.decay)
-            elif first:
-                self.sums[name] = term if weight == 1 else term.mul_(weight)
-            else:
-                self.sums[name].add_(term, alpha=weight)
+        share = 1 - self.scoring.decay if self.scoring.reduction == "ema" else weight / self.weight
+        signed = self.scoring.reduction == "abs_of_sum"
+        for name, parameter in reversed(list(params.items())):
+            # Popped as it is used up: each layer's gradient is freed before the next is copied, so
+            # that scoring needs hardly more memory than the backward pass did.
+            own = _copied(parameter, gradients.pop())
+            own = own if signed else own.abs_()
+            self.values[name] = self.values[name].lerp_(own, share) if name in self.values else own
 
-    def scores(self) -> Scores:
-        if not self.sums:
+    def finished(self, params: Mapping[str, nn.Parameter]) -> Scores:
+        if not self.values:
             raise InputError("there were no batches: give at least one (an exhausted generator?).")
-        scores = {}
-        for name in self.params:
-            score = self.sums.pop(name).abs_()
-            scores[name] = score if self.reduction == "ema" else score.div_(self.weight)
-            if not torch.isfinite(scores[name]).all():
+        for name in params:
+            if not torch.isfinite(self.values[name]).all():
                 raise InputError(
                     f"the gradient of {name!r} is NaN or infinite although the loss is finite: "
                     "lower the scale of the initialisation, or score in float32."
                 )
-        return scores
+        return {name: self.values[name] for name in params}
 
 
-def _term(parameter: nn.Parameter, gradient: torch.Tensor | None, *, signed: bool) -> torch.Tensor:
-    """w * dL/dw of one batch, in at least float32; zero where the loss does not reach."""
-    weight = parameter.detach()
-    wide = torch.promote_types(weight.dtype, torch.float32)
+def _copied(parameter: nn.Parameter, gradient: torch.Tensor | None) -> torch.Tensor:
+    """A gradient in memory of its own, in at least float32; zero where the loss does not reach."""
+    wide = torch.promote_types(parameter.dtype, torch.float32)
     if gradient is None:
-        return torch.zeros_like(weight, dtype=wide, memory_format=torch.contiguous_format)
+        return torch.zeros_like(parameter, dtype=wide, memory_format=torch.contiguous_format)
     if gradient.is_sparse:
         gradient = gradient.to_dense()
-    term = weight.to(wide) * gradient.to(wide)
-    return term if signed else term.abs_()
+    # Autograd may hand out the same memory for two parameters: what is written to is a copy.
+    return gradient.to(wide, copy=True)
 
 
 def _gradients(
@@ -130,7 +106,7 @@ def _gradients(
     params: Mapping[str, nn.Parameter],
     index: int,
 ) -> list[torch.Tensor | None]:
-    """dL/dw of one batch without touching `.grad`."""
+    """dL/dw of one batch without touching `.grad`; None for a parameter that the loss ignores."""
     loss = checked_loss(loss_fn(model, batch), index)
     gradients = torch.autograd.grad(loss.squeeze(), list(params.values()), allow_unused=True)
     if all(gradient is None for gradient in gradients):

@@ -1,4 +1,4 @@
-"""How many connections each group of parameters keeps: the budget before the ranking."""
+"""Budgets: which parameters are ranked together, and how many connections each group keeps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def kept_count(total: int, sparsity: float) -> int:
 
 
 def budget(scores: Mapping[str, torch.Tensor], sparsity: float, scope: Scope) -> Budget:
-    """Who is ranked with whom, and how many of them stay."""
+    """The groups of parameters that are ranked together, and how many connections each keeps."""
     sizes = {name: score.numel() for name, score in scores.items()}
     kept = kept_count(sum(sizes.values()), sparsity)
     if isinstance(scope, Mapping):
@@ -102,7 +102,7 @@ def apportion(wanted: Mapping[str, float], total: int, caps: Mapping[str, int]) 
             if missing > 0 and shares[name] < caps[name]:
                 shares[name] += 1
                 missing -= 1
-    while missing < 0:  # rounding of floats may have floored one too high
+    while missing < 0:  # when rounded floats gave a share that is one too high
         for name in reversed(order):
             if missing < 0 and shares[name] > 0:
                 shares[name] -= 1
@@ -111,7 +111,7 @@ def apportion(wanted: Mapping[str, float], total: int, caps: Mapping[str, int]) 
 
 
 def _named(sizes: Mapping[str, int], wanted: Mapping[str, float], sparsity: float) -> Budget:
-    """A sparsity per parameter or layer name; what is not named gets the common one."""
+    """Budgets from a sparsity per parameter or layer name; the others get the common sparsity."""
     groups = layers(sizes)
     for key in wanted:
         if key not in sizes and key not in groups:
