@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from networks import make
+from torch import nn
 
 import snip
 from snip.anatomy.parameters import prunable_parameters
@@ -47,3 +48,19 @@ def test_a_run_takes_any_method(method):
 def test_a_run_refuses_other_methods():
     with pytest.raises(snip.InputError, match="unknown method 'snap': did you mean 'snip'"):
         RunConfig("lenet-300-100", 0.9, method="snap")
+
+
+def test_weight_gradient_by_hand():
+    model = nn.Linear(2, 1, bias=False)
+    model.weight.data = torch.tensor([[5.0, -0.1]])
+    batches = [torch.tensor([[1.0, 10.0]]), torch.tensor([[1.0, -30.0]])]
+
+    def score(method, **settings):
+        scores = METHODS[method](
+            model, iter(batches), lambda m, x: m(x).sum(), scoring=snip.Scoring(**settings)
+        )
+        return scores["weight"]
+
+    assert score("weight-gradient").tolist() == [[1.0, 10.0]]  # |10 - 30| / 2
+    assert score("weight-gradient", reduction="sum_of_abs").tolist() == [[1.0, 20.0]]
+    torch.testing.assert_close(score("snip"), torch.tensor([[5.0, 1.0]]))  # keeps the other one

@@ -8,6 +8,7 @@ from torch import nn
 
 from snip.anatomy.parameters import Predicate
 from snip.methods.snip import connection_sensitivity
+from snip.methods.weight_gradient import weight_gradient
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring
@@ -32,4 +33,5 @@ class Method(Protocol):
 
 METHODS: dict[str, Method] = {
     "snip": connection_sensitivity,
+    "weight-gradient": weight_gradient,
 }
