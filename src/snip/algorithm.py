@@ -40,8 +40,10 @@ def prune(
 
     `batches` is one batch (a tensor, a mapping, or a tuple or list with a tensor in it) or an
     iterable of them; `loss_fn(model, batch)` is cross-entropy of an (inputs, targets) pair unless
-    given. `budget="flops"` keeps the most sensitivity per FLOP: `sparsity` is then the fraction of
-    the FLOPs that is saved. A model that is pruned already is pruned further.
+    given. `method` is a name in `snip.methods.METHODS`, and `scoring` says how it scores.
+    `budget="flops"` keeps the most sensitivity per FLOP: `sparsity` is then the fraction of the
+    FLOPs that is saved. A model that is pruned already is pruned further. If anything is refused,
+    nothing is changed.
     """
     _check(model, params, sparsity, method, scope, floor, budget, scoring)
     warn_of_parametrized(model, params)
@@ -78,4 +80,4 @@ def _check(
     check_request(sparsity, scope, floor, by_cost=budget == "flops")
     checked_scoring(scoring)
     chosen = scorable_parameters(model, params)
-    require_some_kept(sum(parameter.numel() for parameter in chosen.values()), sparsity)
+    require_some_kept(sum(parameter.numel() for parameter in chosen.values()), float(sparsity))
