@@ -282,6 +282,8 @@ def test_a_scope_is_checked_before_any_work():
     model, batch = make("mlp")
     with pytest.raises(snip.InputError, match="'uniform'"):
         snip.prune(model, batch, sparsity=0.5, loss_fn=loss, scope="unifrom")
+    with pytest.raises(snip.InputError, match="'first'"):
+        snip.prune(model, batch, sparsity=0.5, loss_fn=loss, scope={"frist": 0.9})
     with pytest.raises(snip.InputError, match=r"scope\['first'\].*0\.95"):
         snip.prune(model, batch, sparsity=0.5, loss_fn=loss, scope={"first": 95})
 

@@ -15,7 +15,7 @@ from snip.methods import METHODS
 from snip.scoring.batches import LossFn, SeenBatches, loss_name
 from snip.scoring.checks import check_signal, scorable_parameters, warn_of_parametrized
 from snip.scoring.settings import Scoring, checked_scoring
-from snip.selection.budgets import Scope
+from snip.selection.budgets import Scope, check_scope_names
 from snip.selection.checks import check_request, require_some_kept, warn_of_empty_layers
 from snip.selection.costs import count_uses, element_flops
 from snip.selection.select import select
@@ -80,4 +80,5 @@ def _check(
     check_request(sparsity, scope, floor, by_cost=budget == "flops")
     checked_scoring(scoring)
     chosen = scorable_parameters(model, params)
+    check_scope_names(scope, chosen)
     require_some_kept(sum(parameter.numel() for parameter in chosen.values()), float(sparsity))

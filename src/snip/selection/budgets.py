@@ -42,6 +42,14 @@ def check_scope(scope: Scope) -> None:
         raise nearest("scope", scope, SCOPES)
 
 
+def check_scope_names(scope: Scope, parameters: Mapping[str, object]) -> None:
+    """Refuse a scope that names a parameter or layer that there is not."""
+    known = {*parameters, *layers(parameters)}
+    for key in scope if isinstance(scope, Mapping) else ():
+        if key not in known:
+            raise nearest("parameter or layer in scope", key, known)
+
+
 def kept_count(total: int, sparsity: float) -> int:
     """kappa = round(m (1 - sparsity)) of Algorithm 1."""
     return round(total * (1 - sparsity))
@@ -112,12 +120,9 @@ def apportion(wanted: Mapping[str, float], total: int, caps: Mapping[str, int]) 
 
 def _named(sizes: Mapping[str, int], wanted: Mapping[str, float], sparsity: float) -> Budget:
     """Budgets from a sparsity per parameter or layer name; the others get the common sparsity."""
-    groups = layers(sizes)
-    for key in wanted:
-        if key not in sizes and key not in groups:
-            raise nearest("parameter or layer in scope", key, [*sizes, *groups])
+    check_scope_names(wanted, sizes)
     budgets: Budget = []
-    for layer, names in groups.items():
+    for layer, names in layers(sizes).items():
         whole = [name for name in names if name not in wanted]
         for name in names:
             if name in wanted:
