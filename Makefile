@@ -3,13 +3,18 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test lint setup bench clean
+.PHONY: demo test fuzz lint setup bench clean
 
 demo: $(READY)
 	$(BIN)/snip demo
 
 test: lint
 	$(BIN)/python -m pytest -n auto
+
+# New examples for the property tests: make fuzz SECONDS=300
+SECONDS ?= 60
+fuzz: $(READY)
+	$(BIN)/python tests/fuzz.py $(SECONDS)
 
 lint: $(READY)
 	$(BIN)/ruff check src tests bench

@@ -56,13 +56,14 @@ def pruned(case: Case, batch_size: int | None = None) -> tuple[nn.Module, Batch,
     torch.manual_seed(0)
     count = batch_size or case.batch
     model = build(case.model, seed=0)
-    masks = snip.prune(model, images(case), sparsity=case.sparsity, batch_norm=case.batch_norm)
+    scoring = snip.Scoring(batch_norm=case.batch_norm)
+    masks = snip.prune(model, images(case), sparsity=case.sparsity, scoring=scoring)
     return model, (torch.randn(count, *case.shape), torch.randint(0, 10, (count,))), masks
 
 
 def flop_bound(masks: snip.Masks) -> float:
     """Dense over surviving multiply-adds: what no implementation of these masks can exceed."""
-    uses = masks.provenance["uses"]
+    uses = masks.provenance.uses
     dense = sum(masks[name].numel() * uses.get(name, 0) for name in masks)
     return dense / sum(int(masks[name].sum()) * uses.get(name, 0) for name in masks)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from snip.algorithm import versions
 from snip.common.files import write_text
+from snip.masks import versions
 from snip.runs.result import environment
 
 RESULTS = Path(__file__).parent.parent / "results"

@@ -10,6 +10,7 @@ from cli_fixtures import PRUNE, Snip
 from safetensors.torch import load_file, save_file
 
 from snip import Masks
+from snip.masks import Provenance
 from snip.models import build
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -75,7 +76,8 @@ def test_inspect_masks(snip: Snip, finished_run: Path) -> None:
 
 
 def test_inspect_masks_of_an_unknown_network(snip: Snip) -> None:
-    masks = Masks({"a.weight": torch.tensor([[True, False]])}, {"model": "evil.module:function"})
+    evil = Provenance(model="evil.module:function")
+    masks = Masks({"a.weight": torch.tensor([[True, False]])}, evil)
     masks.save("m.safetensors")
     code, out, _ = snip("inspect", "m.safetensors")
     assert code == 0
@@ -123,7 +125,7 @@ def test_inspect_refuses_a_damaged_configuration(snip: Snip, text: str) -> None:
 
 
 def test_masks_that_are_not_of_the_network_they_name(snip: Snip) -> None:
-    named = {"model": "lenet-300-100", "dataset": "mnist"}
+    named = Provenance(model="lenet-300-100", dataset="mnist")
     Masks({"a": torch.tensor([True])}, named).save("m.safetensors")
     assert snip("inspect", "m.safetensors")[0] == 0
     code, _, error = snip("inspect", "m.safetensors", "--model", "lenet-300-100")

@@ -17,11 +17,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import snip
-from snip.algorithm import SnipWarning, held_masks
+from snip.common.errors import SnipWarning
 from snip.export import compact
 from snip.export.compact import gaps
 from snip.export.shrink import shrink
-from snip.masks import Masks
+from snip.masks import Masks, held_masks
 from snip.models import build
 
 

@@ -49,7 +49,7 @@ def test_both_budgets_have_the_same_flops(runs, mnist):
     left = {}
     for arm, config in runs.items():
         _, masks = prepare(config, mnist)
-        uses = masks.provenance["uses"]
+        uses = masks.provenance.uses
         dense = flops({name: torch.ones_like(mask) for name, mask in masks.items()}, uses)
         left[arm] = flops(masks, uses) / dense
     reference = left[Arm("connections", 1.0)]

@@ -12,10 +12,11 @@ from networks import make
 from torch import nn
 
 import snip
-from snip.algorithm import SnipWarning, held_masks
+from snip.common.errors import SnipWarning
 from snip.export import onnx as export
 from snip.export.onnx import export_onnx
 from snip.export.shrink import shrink, shrink_report
+from snip.masks import held_masks
 from snip.models import build
 
 pytest.importorskip("onnx")

@@ -6,6 +6,7 @@ from networks import make
 from torch import nn
 
 import snip
+from snip.anatomy.parameters import left_out
 
 
 def names(model, predicate=None):
@@ -34,7 +35,7 @@ def test_layers_of_every_kind():
     assert "mha.q_proj_weight" in found
     assert "mha.out_proj.weight" in found
     assert "gru.weight_hh_l1_reverse" in found
-    reasons = snip.left_out(model)
+    reasons = left_out(model)
     assert reasons["bn.weight"] == "normalisation layer"
     assert reasons["emb.weight"] == "embedding"
     assert "PReLU" in reasons["prelu.weight"]
@@ -51,7 +52,7 @@ def test_frozen_parameters_stay_out():
     model, _ = make("mlp")
     model.first.weight.requires_grad_(False)
     assert "first.weight" not in names(model)
-    assert "frozen" in snip.left_out(model)["first.weight"]
+    assert "frozen" in left_out(model)["first.weight"]
 
 
 def test_a_tied_weight_counts_once_and_a_tied_embedding_not_at_all():
@@ -70,7 +71,7 @@ def test_a_predicate_decides_alone():
         "norm.weight",
         "norm.bias",
     ]
-    assert "predicate" in snip.left_out(model, lambda n, m, p: p.ndim == 4)["conv.bias"]
+    assert "predicate" in left_out(model, lambda n, m, p: p.ndim == 4)["conv.bias"]
 
 
 def test_wrappers_do_not_change_names():
@@ -95,7 +96,7 @@ def test_parametrized_weights_stay_out_and_are_named():
     new = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 8)), nn.Linear(8, 3))
     batch = torch.randn(5, 6), torch.tensor([0, 1, 2, 1, 0])
     for model in (old, new):
-        assert "parametrized" in " ".join(snip.left_out(model).values())
+        assert "parametrized" in " ".join(left_out(model).values())
         with pytest.warns(snip.SnipWarning, match="stay dense"):
             masks = snip.prune(model, batch, sparsity=0.9)
         assert "1.weight" in masks

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 import snip
+from snip.masks import Provenance
 from snip.reports.pictures import _filters, _pixels, survivors
 
 
@@ -14,7 +15,7 @@ def lenet_masks():
     shapes = {"fc1.weight": (30, 784), "fc1.bias": (30,), "fc2.weight": (10, 30)}
     return snip.Masks(
         {name: torch.rand(shape, generator=generator) < 0.1 for name, shape in shapes.items()},
-        {"input_shape": [1, 28, 28]},
+        Provenance(input_shape=(1, 28, 28)),
     )
 
 

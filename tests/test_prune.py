@@ -50,19 +50,22 @@ def test_keeps_the_most_sensitive_connections():
 def test_provenance_says_what_was_done(tmp_path):
     model, (inputs, targets) = make("conv")
     loader = [(inputs[:3], targets[:3]), (inputs[3:], targets[3:])]
-    masks = snip.prune(model, loader, sparsity=0.6, reduction="sum_of_abs")
+    masks = snip.prune(model, loader, sparsity=0.6, scoring=snip.Scoring("sum_of_abs"))
     masks.save(tmp_path / "m.safetensors")
     note = snip.Masks.load(tmp_path / "m.safetensors").provenance
-    assert note["method"] == "snip"
-    assert (note["sparsity_asked"], note["kept"], note["total"]) == (0.6, masks.kept, masks.total)
-    assert (note["batches"], note["samples"], note["reduction"]) == (2, 5, "sum_of_abs")
-    assert note["loss"] == "cross_entropy"
-    assert note["seed"] == torch.initial_seed()
-    assert note["protocol"] == "train-scored"
-    assert note["input_shape"] == [2, 4, 4]
-    assert note["left_out"]["norm.weight"] == "normalisation layer"
-    assert note["versions"]["torch"] == str(torch.__version__)
-    assert note["uses"]["conv.weight"] == 16
+    assert note == masks.provenance
+    assert note.method == "snip"
+    assert (note.sparsity_asked, note.scope, note.floor) == (0.6, "global", 0.0)
+    assert (note.batches, note.samples, note.reduction) == (2, 5, "sum_of_abs")
+    assert (note.decay, note.batch_norm, note.loss_reduction, note.batch_dim) == (
+        0.9, "eval", "mean", 0,
+    )  # fmt: skip
+    assert (note.budget, note.loss) == ("connections", "cross_entropy")
+    assert note.seed == torch.initial_seed()
+    assert (note.input_shape, note.input_dtype) == ((2, 4, 4), "float32")
+    assert note.left_out["norm.weight"] == "normalisation layer"
+    assert note.versions["torch"] == str(torch.__version__)
+    assert note.uses["conv.weight"] == 16
 
 
 def test_a_generator_of_batches_and_a_loss_of_ones_own():
@@ -73,17 +76,17 @@ def test_a_generator_of_batches_and_a_loss_of_ones_own():
 
     batches = ({"x": inputs[i : i + 1], "y": targets[i : i + 1]} for i in range(5))
     masks = snip.prune(model, batches, sparsity=0.5, loss_fn=loss)
-    assert masks.provenance["batches"] == 5
-    assert "loss" in masks.provenance["loss"]
+    assert masks.provenance.batches == 5
+    assert "loss" in masks.provenance.loss
 
 
 def test_both_protocols():
     model, batch = make("mlp")
     redrawn = copy.deepcopy(model)
     masks = snip.prune(model, batch, sparsity=0.6)
-    other = snip.prune(redrawn, batch, sparsity=0.6, redraw="vs")
-    assert other == masks
-    assert other.provenance["protocol"] == "redraw"
+    other = snip.prune(redrawn, batch, sparsity=0.6)
+    snip.initialize(redrawn, "vs")
+    assert other == masks == snip.held_masks(redrawn)
     masks.check(redrawn)
     kept = masks["first.weight"]
     assert not torch.equal(model.first.weight[kept], redrawn.first.weight[kept])
@@ -94,7 +97,9 @@ def test_both_protocols():
             nn.init.constant_(parameter, 3.0)
 
     third, batch = make("mlp")
-    masks = snip.prune(third, batch, sparsity=0.6, redraw=mine)
+    masks = snip.prune(third, batch, sparsity=0.6)
+    mine(third)
+    masks.apply(third)
     assert third.first.weight[masks["first.weight"]].eq(3).all()
     masks.check(third)
 
@@ -136,8 +141,18 @@ def test_bad_sparsity_changes_nothing(sparsity):
 
 def test_an_unknown_redraw_changes_nothing():
     model, batch = make("mlp")
+    masks = snip.prune(model, batch, sparsity=0.5)
+    before = copy.deepcopy(model.state_dict())
     with pytest.raises(snip.InputError, match="'vs-h'"):
-        snip.prune(model, batch, sparsity=0.5, redraw="vs_he")
+        snip.initialize(model, "vs_he")
+    assert snip.held_masks(model) == masks
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_an_unknown_method_suggests_the_nearest():
+    model, batch = make("mlp")
+    with pytest.raises(snip.InputError, match="unknown method 'snipp': did you mean 'snip'"):
+        snip.prune(model, batch, sparsity=0.5, method="snipp")
     assert snip.held_masks(model) is None
 
 
@@ -187,11 +202,11 @@ def test_a_flop_budget_saves_flops():
     twin = copy.deepcopy(model)
     by_count = snip.prune(model, batch, sparsity=0.7)
     by_flops = snip.prune(twin, batch, sparsity=0.7, budget="flops")
-    uses = by_flops.provenance["uses"]
+    uses = by_flops.provenance.uses
     dense = flops({n: torch.ones_like(m) for n, m in by_flops.items()}, uses)
     assert flops(by_flops, uses) <= 0.3 * dense
     assert by_flops["head.weight"].sum() >= by_count["head.weight"].sum()  # used once: cheap
-    assert by_flops.provenance["budget"] == "flops"
+    assert by_flops.provenance.budget == "flops"
     with pytest.raises(snip.InputError, match="'flops'"):
         snip.prune(model, batch, sparsity=0.8, budget="flop")
 
@@ -202,7 +217,9 @@ def test_a_redraw_that_puts_new_parameters_in_place():
         model.second.weight = nn.Parameter(torch.ones(3, 8))
 
     model, batch = make("mlp")
-    masks = snip.prune(model, batch, sparsity=0.6, redraw=mine)
+    masks = snip.prune(model, batch, sparsity=0.6)
+    mine(model)
+    masks.apply(model)
     masks.check(model)
     assert snip.held_masks(model) == masks
     assert model.second.weight[masks["second.weight"]].eq(1).all()
@@ -225,17 +242,37 @@ def test_a_flop_budget_needs_to_see_the_layers_at_work():
     assert snip.held_masks(model) is None
 
 
-def test_a_bad_redraw_prunes_nothing():
-    def fails(model):
+def test_a_bad_redraw_leaves_the_pruned_model():
+    def fails(model, name):
         raise RuntimeError("mine")
 
     model, batch = make("mlp")
+    masks = snip.prune(model, batch, sparsity=0.5)
     before = copy.deepcopy(model.state_dict())
-    for redraw, error in ((5, snip.KindError), (fails, RuntimeError)):
+    for redraw, error in ((snip.initialize, snip.InputError), (fails, RuntimeError)):
         with pytest.raises(error):
-            snip.prune(model, batch, sparsity=0.5, redraw=redraw)
-        assert snip.held_masks(model) is None
+            redraw(model, 5)
+        assert snip.held_masks(model) == masks
         assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"floor": -1}, "floor is -1"),
+        ({"floor": None}, "floor is None"),
+        ({"floor": 3, "scope": "erk"}, "scope='global'"),
+        ({"floor": 3, "budget": "flops"}, "no floor"),
+        ({"scope": "layer", "budget": "flops"}, "no scope"),
+    ],
+)
+def test_what_cannot_go_together_is_refused_before_any_work(request_, message):
+    def loss(model, batch):
+        raise AssertionError("scored")
+
+    model, batch = make("mlp")
+    with pytest.raises(snip.InputError, match=message):
+        snip.prune(model, batch, sparsity=0.5, loss_fn=loss, **request_)
 
 
 def test_a_scope_is_checked_before_any_work():
@@ -245,6 +282,8 @@ def test_a_scope_is_checked_before_any_work():
     model, batch = make("mlp")
     with pytest.raises(snip.InputError, match="'uniform'"):
         snip.prune(model, batch, sparsity=0.5, loss_fn=loss, scope="unifrom")
+    with pytest.raises(snip.InputError, match="'first'"):
+        snip.prune(model, batch, sparsity=0.5, loss_fn=loss, scope={"frist": 0.9})
     with pytest.raises(snip.InputError, match=r"scope\['first'\].*0\.95"):
         snip.prune(model, batch, sparsity=0.5, loss_fn=loss, scope={"first": 95})
 
@@ -269,6 +308,7 @@ def test_time_first_batches_are_weighted_by_their_samples():
     model, x, y = Gru(), torch.randn(7, 20, 4), torch.randint(0, 3, (20,))
     pieces = [(x[:, :15], y[:15]), (x[:, 15:], y[15:])]
     whole = snip.connection_sensitivity(model, (x, y))
-    cut = snip.connection_sensitivity(model, pieces, batch_dim=1)
+    scoring = snip.Scoring(batch_dim=1)
+    cut = snip.connection_sensitivity(model, pieces, scoring=scoring)
     torch.testing.assert_close(cut, whole)
-    assert snip.prune(model, pieces, sparsity=0.5, batch_dim=1).provenance["samples"] == 20
+    assert snip.prune(model, pieces, sparsity=0.5, scoring=scoring).provenance.samples == 20

@@ -10,6 +10,7 @@ from rich.console import Console
 from torch import nn
 
 import snip
+from snip.masks import Provenance
 from snip.reports.text import as_text, percent, short
 
 
@@ -25,7 +26,7 @@ def mlp_masks(**provenance):
             "0.bias": torch.tensor([1, 0, 1]).bool(),
             "3.bias": torch.tensor([0, 0]).bool(),
         },
-        provenance,
+        Provenance(**provenance),
     )
 
 
@@ -211,7 +212,8 @@ class Checker(HTMLParser):
 
 def test_html_is_whole_escaped_and_self_contained():
     model = nn.ModuleDict({"<b>": nn.Linear(2, 2)})
-    masks = snip.Masks({"<b>.weight": torch.eye(2).bool()}, {"left_out": {"x": "<script>"}})
+    evil = Provenance(left_out={"x": "<script>"})
+    masks = snip.Masks({"<b>.weight": torch.eye(2).bool()}, evil)
     masks.apply(model)
     html = snip.report(model)._repr_html_()
     checker = Checker()

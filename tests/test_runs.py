@@ -83,9 +83,9 @@ def test_finished_run_is_returned_at_once(finished: RunResult) -> None:
 
 def test_masks_say_where_they_come_from(finished: RunResult) -> None:
     provenance = snip.Masks.load(finished.folder / "masks.safetensors").provenance
-    assert provenance["seeds"] == finished.seeds == seeds_of(CONFIG)
-    assert provenance["protocol"] == "train-scored"
-    assert (provenance["batches"], provenance["samples"]) == (1, 100)
+    assert provenance.seeds == finished.seeds == seeds_of(CONFIG)
+    assert provenance.protocol == "train-scored"
+    assert (provenance.batches, provenance.samples) == (1, 100)
 
 
 def test_stopped_run_resumes_to_the_same_bits(finished: RunResult, tmp_path: Path) -> None:

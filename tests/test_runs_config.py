@@ -26,6 +26,8 @@ def test_protocols_share_masks_and_differ_in_the_trained_draw(mnist: Dataset) ->
     scored_model, scored_masks = prepare(CONFIG, mnist)
     redrawn_model, redrawn_masks = prepare(dataclasses.replace(CONFIG, protocol="redraw"), mnist)
     assert scored_masks == redrawn_masks
+    protocols = scored_masks.provenance.protocol, redrawn_masks.provenance.protocol
+    assert protocols == ("train-scored", "redraw")
     masks = scored_masks
     assert masks is not None
     scored, redrawn = scored_model.state_dict(), redrawn_model.state_dict()

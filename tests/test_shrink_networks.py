@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import snip
-from snip.algorithm import SnipWarning, held_masks
 from snip.anatomy.units import live_units
+from snip.common.errors import SnipWarning
 from snip.export.shrink import shrink, shrink_report
+from snip.masks import held_masks
 from snip.models import build
 from snip.reports.connectivity import connectivity
 

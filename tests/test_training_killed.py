@@ -118,7 +118,7 @@ def test_killed_at_the_worst_moments(
 
 
 def test_killed_again_and_again_at_random(data: Path, tmp_path: Path, undisturbed: Path) -> None:
-    chance, kills = random.SystemRandom(), 0
+    chance, kills = random.Random(0), 0
     for _ in range(6):
         before, process = changed_at(tmp_path), start(data, tmp_path)
         while changed_at(tmp_path) == before and process.is_alive():

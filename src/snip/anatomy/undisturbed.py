@@ -9,8 +9,6 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from snip.common.errors import nearest
-
 BATCH_NORM_MODES = ("eval", "train")
 
 
@@ -48,8 +46,6 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 def set_batch_norm(model: nn.Module, mode: str) -> None:
     """Put every batch (or instance) norm into `mode`, and nothing else."""
-    if mode not in BATCH_NORM_MODES:
-        raise nearest("batch_norm mode", mode, BATCH_NORM_MODES)
     for module in model.modules():
         if isinstance(module, _NormBase):
             module.training = mode == "train"

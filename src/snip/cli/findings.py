@@ -24,8 +24,8 @@ STATISTICS = (
     "running_var",
     "num_batches_tracked",
 )  # buffers of normalisation layers, which are no connections
-# Fields of a provenance that are not shown to people: shown elsewhere, or too long.
-HIDDEN = ("kept", "total", "uses", "left_out", "seeds", "versions")
+# Fields of a provenance that are not shown to people: they are for machines.
+HIDDEN = ("uses", "left_out", "seeds", "versions")
 
 
 class Parameter(NamedTuple):
@@ -66,13 +66,14 @@ class Finding:
 
 def of_masks(path: Path, masks: Masks, model: str | None, dataset: str | None) -> Finding:
     """What masks keep, where they come from, and the report if the network is known."""
-    notes = {key: value for key, value in masks.provenance.items() if key not in HIDDEN}
+    provenance = masks.provenance.to_dict()
+    notes = {key: value for key, value in provenance.items() if key not in HIDDEN}
     return Finding(
         "masks",
         path,
         {**_counts(masks), **notes},
         {"sparsity": masks.sparsity, "kept": masks.kept, "total": masks.total}
-        | {"provenance": masks.provenance},
+        | {"provenance": provenance},
         tuple(Parameter(name, int(mask.sum()), mask.numel()) for name, mask in masks.items()),
         masks,
         _report(masks, model, dataset),

@@ -17,7 +17,7 @@ from snip.engine.choice import ENGINES
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
 from snip.runs import METHODS, PROTOCOLS, RunConfig
-from snip.scoring.sensitivity import REDUCTIONS
+from snip.scoring.settings import REDUCTIONS
 from snip.selection.budgets import SCOPES
 from snip.training import OPTIMIZERS, SCHEDULES, TrainConfig, shortened
 
@@ -46,7 +46,7 @@ RUN_FLAGS: dict[str, Flag] = {
     "sparsity": Flag("Fraction of the connections removed, such as 0.95; 0 is the dense network."),
     "dataset": Flag("A data set of `snip data`.", open="the network's first", choices=(*IMAGES,)),
     "seed": Flag("Of the weights, the scoring batch and the order of the data."),
-    "method": Flag("How connections are ranked.", choices=METHODS),
+    "method": Flag("How connections are ranked.", choices=(*METHODS,)),
     "protocol": Flag(
         "Train the weights that were scored (the paper's text), or draw again under the same "
         "masks (the authors' code).",

@@ -88,5 +88,6 @@ def _pruned(config: RunConfig, dataset: Dataset, model: nn.Module, weights: Path
     if weights is None:
         return prune_drawn(config, dataset, model)
     masks = prune_network(config, dataset, model)
-    masks.provenance |= {"model": config.model, "dataset": dataset.name, "weights": weights.name}
-    return masks
+    return masks.with_provenance(
+        protocol=config.protocol, model=config.model, dataset=dataset.name, weights=weights.name
+    )

@@ -76,12 +76,12 @@ def load_into(model: torch.nn.Module, state: State, path: Path) -> None:
 
 def network_of(masks: Masks, model: str | None, dataset: str | None) -> torch.nn.Module | None:
     """The network that masks were made for, if it is known."""
-    dataset = dataset or str(masks.provenance.get("dataset", ""))
+    dataset = dataset or masks.provenance.dataset or ""
     if model is not None:
         return resolve_model(model, RunConfig(model, 0, dataset).dataset)
-    name = masks.provenance.get("model")
+    name = masks.provenance.model
     # A file must not make us import code: a user's own network is built only if they name it.
-    if name not in MODELS or dataset not in MODELS[name].datasets:
+    if name is None or name not in MODELS or dataset not in MODELS[name].datasets:
         return None
     return resolve_model(name, dataset)
 

@@ -10,8 +10,8 @@ import torch
 
 from snip.algorithm import BUDGETS
 from snip.data.dataset import Dataset
+from snip.methods import METHODS
 from snip.runs import RunConfig, draw_network, scoring_batches, seeds_of
-from snip.scoring.sensitivity import connection_sensitivity
 from snip.selection.costs import count_uses, element_flops, flops
 from snip.selection.select import select
 from snip.training.config import TrainConfig
@@ -77,12 +77,8 @@ class Scored:
             seed=seeds_of(config)["scored_draw"],
         )
         with seeded(config.seed, torch.device("cpu")), count_uses(model) as counter:
-            self.scores = connection_sensitivity(
-                model,
-                scoring_batches(config, dataset),
-                reduction=config.reduction,
-                decay=config.decay,
-                batch_norm=config.batch_norm,
+            self.scores = METHODS[config.method](
+                model, scoring_batches(config, dataset), scoring=config.scoring
             )
         self.uses = counter.uses
         costs = element_flops(self.scores, self.uses)

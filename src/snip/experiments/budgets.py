@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from snip.algorithm import versions
 from snip.common.console import complain, remark, show_table
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
@@ -28,7 +27,7 @@ from snip.data import load
 from snip.engine.accelerate import accelerate
 from snip.engine.fused.step import training_step
 from snip.experiments.budget_arms import ARMS, SETTINGS, Arm, plan
-from snip.masks import Masks, empty_layers
+from snip.masks import Masks, empty_layers, versions
 from snip.reports.text import percent
 from snip.runs import RunConfig, RunResult, draw_network, prepare, run
 from snip.runs.folder import REPORT

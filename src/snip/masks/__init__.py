@@ -1,5 +1,6 @@
-"""What was decided, and how zero stays zero."""
+"""Which connections exist, where that was decided, and how pruned weights stay zero."""
 
 from snip.masks.masks import Masks, empty_layers, held_masks, release
+from snip.masks.provenance import Provenance, versions
 
-__all__ = ["Masks", "empty_layers", "held_masks", "release"]
+__all__ = ["Masks", "Provenance", "empty_layers", "held_masks", "release", "versions"]

@@ -1,12 +1,13 @@
-"""Zero stays zero: how a pruned model keeps its masks through training, copies and files.
+"""How a pruned model keeps its zeros through training, copies and files.
 
 The forward pass is left alone, so a pruned model computes, compiles and saves like any other.
-Two things hold the zeros: the gradient of a pruned weight is zeroed as it is accumulated (so
-clipping and optimiser state never see it), and after every `optimizer.step()` the value is
-(momentum from before the pruning, Muon's mixing of rows, third-party optimisers).
+Two things hold the zeros. The gradient of a pruned weight is set to zero as soon as it is
+accumulated, so gradient clipping and the optimiser's state never see it. After every
+`optimizer.step()` the weight itself is set to zero, because an optimiser may move it without a
+gradient: by momentum from before the pruning, or by mixing rows as Muon does.
 
-The mask rides on the parameter, where the optimiser meets it, and on the module that owns the
-parameter, which is what `deepcopy`, `pickle` and EMA copies carry along.
+Each mask is stored twice: on its parameter, where the optimiser meets it, and on the module that
+owns the parameter, because `deepcopy`, `pickle` and EMA copies carry the module's attributes along.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from snip.masks.provenance import Provenance
+
 RIDER = "_snip_keep"  # on a Parameter: its _Keep
 HELD = "_snip_held"  # on a Module: its _Held
 PROVENANCE = "_snip_provenance"  # on the root Module
-FEW = 3  # up to 1/3 density it is faster to lift out the kept values than to read the mask
+# Up to a density of 1/3 it is faster to copy the kept values out and back than to read the mask.
+FEW = 3
 
 
-def hold(
-    model: nn.Module, masks: Mapping[str, torch.Tensor], provenance: Mapping[str, Any]
-) -> None:
-    """Zero the pruned weights and keep them zero; earlier masks of these parameters go."""
+def hold(model: nn.Module, masks: Mapping[str, torch.Tensor], provenance: Provenance) -> None:
+    """Zero the pruned weights and keep them zero; earlier masks of them are replaced."""
     by_module: dict[str, dict[str, torch.Tensor]] = {}
     for name, mask in masks.items():
         owner, _, key = name.rpartition(".")
-        # A copy of its own: what the caller does to the mask later changes nothing here.
+        # The model holds a copy, so that the caller may change the mask later.
         by_module.setdefault(owner, {})[key] = mask.clone()
     for owner, own in by_module.items():
         module = model.get_submodule(owner)
@@ -42,27 +44,20 @@ def hold(
         pairs = {key: (module._parameters[key], mask) for key, mask in (kept | own).items()}
         module.__dict__[HELD] = _Held(pairs)
         module.register_load_state_dict_post_hook(_after_load)
-    model.__dict__[PROVENANCE] = dict(provenance)
+    model.__dict__[PROVENANCE] = provenance
     _drop_load_hook(model, _rezero_after_load)
     model.register_load_state_dict_post_hook(_rezero_after_load)
 
 
 def release(model: nn.Module) -> None:
-    """Let go of the masks: the weights stay as they are and may grow again."""
+    """Remove the masks: the weights stay as they are and may grow again."""
     for module in model.modules():
         _release_module(module)
     model.__dict__.pop(PROVENANCE, None)
     _drop_load_hook(model, _rezero_after_load)
 
 
-def rebind(model: nn.Module) -> None:
-    """Hold the parameters that the modules have now, after something put new ones in place."""
-    for module in model.modules():
-        if HELD in module.__dict__:
-            _after_load(module, None)
-
-
-def held(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
+def held(model: nn.Module) -> tuple[dict[str, torch.Tensor], Provenance] | None:
     """The masks that `model` holds, in its parameters' order, and their provenance."""
     found = {}
     for prefix, module in model.named_modules():
@@ -71,7 +66,7 @@ def held(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | N
     if not found:
         return None
     order = [name for name, _ in model.named_parameters() if name in found]
-    return {name: found[name] for name in order}, dict(model.__dict__.get(PROVENANCE, {}))
+    return {name: found[name] for name in order}, model.__dict__.get(PROVENANCE, Provenance())
 
 
 def rezero(model: nn.Module) -> None:
@@ -93,9 +88,9 @@ class _Keep:
         self.gradient_hook: Any = None
 
     def zero_(self, tensor: torch.Tensor) -> None:
-        """Exact zeros (also over NaN and -0.0) where the mask is False; the rest untouched."""
-        # Runs twice for every parameter in every step: as few calls as possible.
-        tensor = tensor.detach()  # nothing here is for autograd to see
+        """Write zeros where the mask is False, also over NaN and -0.0; leave the rest alone."""
+        # This runs twice for every parameter in every step, so it makes as few calls as it can.
+        tensor = tensor.detach()  # autograd must not record the zeroing
         if self.mask.device != tensor.device:
             self._move(tensor.device)
         if self.empty:
@@ -108,13 +103,16 @@ class _Keep:
             flat.zero_().index_copy_(0, self.indices, kept)
 
     def watch_gradient(self, parameter: torch.Tensor) -> None:
-        """Have the gradient zeroed as it comes in."""
+        """Zero the gradient of pruned weights whenever it is accumulated."""
+        # PyTorch takes a hook only for a parameter that requires a gradient. A frozen one gets it
+        # as well, because it may be unfrozen later.
         frozen = not parameter.requires_grad
-        parameter.requires_grad_(True)  # a hook can only be put on what requires a gradient,
+        parameter.requires_grad_(True)
         self.gradient_hook = parameter.register_post_accumulate_grad_hook(self.on_gradient)
-        parameter.requires_grad_(not frozen)  # but stays for the time when this one is unfrozen
+        parameter.requires_grad_(not frozen)
 
     def on_gradient(self, parameter: torch.Tensor) -> None:
+        """Zero the gradient where the parameter is pruned."""
         # A sparse gradient (an embedding's) is left to the zeroing after the step.
         if parameter.grad is not None and not parameter.grad.is_sparse:
             self.zero_(parameter.grad)
@@ -124,19 +122,20 @@ class _Keep:
         self.indices = None if self.indices is None else self.indices.to(device)
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        # An empty dict in a pickle: a saved parameter needs no library to be read and passes
-        # `weights_only`; a module's _Held binds its parameters anew.
+        # In a pickle this is an empty dict, so that a saved parameter is read without this library
+        # and under `weights_only`. A loaded module's _Held puts the real one back.
         return OrderedDict, ()
 
 
 class _Held:
-    """The masks of one module's own parameters; follows the module into its copies."""
+    """The masks of one module's own parameters; a copied or loaded module has its own."""
 
     def __init__(self, pairs: Mapping[str, tuple[Any, torch.Tensor]]) -> None:
         self.pairs = dict(pairs)
         self.bind()
 
     def bind(self) -> None:
+        """Put the masks on the parameters: zero them now, their gradients and steps from now on."""
         _watch_optimizers()
         for parameter, mask in self.pairs.values():
             keep = _Keep(mask)
@@ -147,14 +146,15 @@ class _Held:
             keep.watch_gradient(parameter)
 
     def unbind(self) -> None:
+        """Take the masks off the parameters, which keep their values."""
         for parameter, _ in self.pairs.values():
             keep = parameter.__dict__.pop(RIDER, None)
             if keep and keep.gradient_hook is not None:
                 keep.gradient_hook.remove()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Held:
-        # Through the memo the parameters are the copied module's own; masks are never written
-        # to, so copies share them.
+        # The memo returns the parameters of the copied module. The masks are never written to, so
+        # that copies can share them.
         return _Held({k: (copy.deepcopy(p, memo), mask) for k, (p, mask) in self.pairs.items()})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _drop_load_hook(module: nn.Module, unwanted: Callable[..., None]) -> None:
 
 
 def _rezero_after_load(model: nn.Module, _incompatible_keys: Any) -> None:
-    """Last of all: a tied weight is loaded once more for each module that shares it."""
+    """Zero again after a load, in which a tied weight is written once per module that has it."""
     rezero(model)
 
 
@@ -190,7 +190,7 @@ def _held_pairs(module: nn.Module) -> Iterator[tuple[str, tuple[Any, torch.Tenso
 
 
 def _after_load(module: nn.Module, _incompatible_keys: Any) -> None:
-    """Loaded values obey the mask; `assign=True` has even brought new parameters."""
+    """Mask what was loaded; with `assign=True` the module even has new parameters."""
     held_here = module.__dict__[HELD]
     held_here.unbind()
     held_here.pairs = {
@@ -215,7 +215,7 @@ _watching = False
 
 
 def after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-    """Zero again what an optimiser may have moved."""
+    """Zero the pruned weights that an optimiser may have moved."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             keep = parameter.__dict__.get(RIDER)

@@ -1,7 +1,8 @@
-"""Masks: which connections exist. A mapping from parameter name to a bool tensor."""
+"""Masks say which connections exist: a mapping from parameter name to a bool tensor."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -17,8 +18,9 @@ from torch import nn
 
 from snip.anatomy.parameters import Predicate, is_sharded, ordinary, require_prunable, unwrap
 from snip.common.errors import FileError, InputError, KindError, nearest
-from snip.common.files import PathLike, write_with
+from snip.common.files import PathLike, damaged, write_with
 from snip.masks import holding
+from snip.masks.provenance import Provenance
 
 FORMAT = "snip-masks-1"
 
@@ -27,7 +29,7 @@ class Masks(Mapping[str, torch.Tensor]):
     """True where a connection is kept. Refuses anything but bool tensors by parameter name."""
 
     def __init__(
-        self, masks: Mapping[str, torch.Tensor], provenance: Mapping[str, Any] | None = None
+        self, masks: Mapping[str, torch.Tensor], provenance: Provenance | None = None
     ) -> None:
         if not isinstance(masks, Mapping) or not masks:
             raise KindError("masks must be a non-empty mapping from parameter name to bool tensor.")
@@ -39,8 +41,19 @@ class Masks(Mapping[str, torch.Tensor]):
                 raise KindError(
                     f"the mask of {name!r} is {kind}, not a bool tensor: use mask != 0."
                 )
+        if provenance is not None and not isinstance(provenance, Provenance):
+            raise KindError(f"the provenance of masks is {provenance!r}: give a Provenance.")
         self._masks = {name: mask.detach().cpu().contiguous() for name, mask in masks.items()}
-        self.provenance: dict[str, Any] = dict(provenance or {})
+        self._provenance = provenance or Provenance()
+
+    @property
+    def provenance(self) -> Provenance:
+        """How the masks were made."""
+        return self._provenance
+
+    def with_provenance(self, **changes: Any) -> Masks:
+        """The same masks with some fields of their provenance changed."""
+        return Masks(self._masks, dataclasses.replace(self.provenance, **changes))
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._masks[name]
@@ -63,7 +76,7 @@ class Masks(Mapping[str, torch.Tensor]):
 
     @property
     def sparsity(self) -> float:
-        """The fraction removed, as it came out."""
+        """The fraction of the connections that these masks remove."""
         return 1 - self.kept / self.total if self.total else 0.0
 
     def density(self, name: str) -> float:
@@ -112,9 +125,10 @@ class Masks(Mapping[str, torch.Tensor]):
         return digest.hexdigest()[:16]
 
     def apply(self, model: nn.Module) -> None:
-        """Zero what is pruned and keep it zero through training; all or nothing.
+        """Zero the pruned weights and keep them zero through training.
 
-        Masks that the model holds of the same parameters are replaced, those of others stay.
+        Masks that the model already holds are replaced where these name the same parameters. If
+        the masks do not fit the model, nothing is changed.
         """
         self.check_fit(model)
         holding.hold(unwrap(model), self._masks, self.provenance)
@@ -135,7 +149,8 @@ class Masks(Mapping[str, torch.Tensor]):
     def from_zeros(cls, model: nn.Module, params: Predicate | None = None) -> Masks:
         """Masks of a model whose pruned weights are zero already, to train or prune it further."""
         chosen = require_prunable(model, params)
-        return cls({n: p.detach() != 0 for n, p in chosen.items()}, {"method": "from_zeros"})
+        found = {name: parameter.detach() != 0 for name, parameter in chosen.items()}
+        return cls(found, Provenance(method="from_zeros"))
 
     def save(self, path: PathLike) -> None:
         """Write a safetensors file with the provenance in its header."""
@@ -143,7 +158,7 @@ class Masks(Mapping[str, torch.Tensor]):
             "format": FORMAT,
             "order": json.dumps(list(self)),
             "digest": self.digest(),
-            "provenance": json.dumps(self.provenance, sort_keys=True),
+            "provenance": json.dumps(self.provenance.to_dict(), sort_keys=True),
         }
         write_with(path, lambda temporary: save_file(self._masks, temporary, metadata=header))
 
@@ -163,7 +178,7 @@ class Masks(Mapping[str, torch.Tensor]):
                     f"{path} is a safetensors file, but not of masks: it has no header "
                     f"{FORMAT!r}. Give a file that masks.save() wrote."
                 )
-            provenance = json.loads(header["provenance"])
+            provenance = Provenance.from_dict(json.loads(header["provenance"]))
             # safetensors sorts by name; the model's order is part of what was saved.
             order = json.loads(header["order"])
             loaded = cls({str(name): masks[name] for name in order}, provenance)
@@ -174,15 +189,13 @@ class Masks(Mapping[str, torch.Tensor]):
             return loaded
         except FileNotFoundError as error:
             raise FileError(f"there is no mask file {path}.") from error
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, FileError):
-                raise
-            raise FileError(
-                f"{path} is no whole mask file ({error}): copy or make it anew."
-            ) from error
+        except FileError:
+            raise
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise damaged(path, error) from error
 
     def check_fit(self, model: nn.Module) -> None:
-        """Raise unless every mask has its parameter in `model`, of the same shape."""
+        """Raise unless `model` has a parameter of the same name and shape for every mask."""
         parameters = dict(ordinary(model).named_parameters())
         for name, mask in self.items():
             if name not in parameters:
@@ -212,5 +225,5 @@ def release(model: nn.Module) -> None:
 
 
 def empty_layers(masks: Mapping[str, torch.Tensor]) -> list[str]:
-    """Weights of which nothing is left; an empty bias is nothing to speak of."""
+    """Names of the weights that keep no connection. A layer works on without its bias."""
     return [name for name, mask in masks.items() if mask.ndim > 1 and not mask.any()]

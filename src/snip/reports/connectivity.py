@@ -48,7 +48,7 @@ def connectivity(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: An
         return Connectivity(reason=f"{type(error).__name__}: {first_line}")
 
 
-def example_input(model: nn.Module, shape: list[int], dtype: str = "float32") -> torch.Tensor:
+def example_input(model: nn.Module, shape: tuple[int, ...], dtype: str = "float32") -> torch.Tensor:
     """One sample of zeros with the shape and type that a mask's provenance remembers."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     return torch.zeros(1, *shape, dtype=getattr(torch, dtype), device=device)

@@ -11,6 +11,7 @@ import torch
 
 from snip.common.errors import InputError
 from snip.common.files import PathLike, write_with
+from snip.masks import Masks
 
 FORMATS = (".png", ".svg", ".pdf")
 BLUE, ORANGE, INK, PALE = "#0072b2", "#d55e00", "#222222", "#e6e6e6"  # Okabe-Ito, safe for all eyes
@@ -84,8 +85,7 @@ def _title(masks: Mapping[str, torch.Tensor]) -> str:
 
 
 def _remembered_shape(masks: Mapping[str, torch.Tensor]) -> tuple[int, ...] | None:
-    shape = getattr(masks, "provenance", {}).get("input_shape")
-    return tuple(shape) if shape is not None else None
+    return masks.provenance.input_shape if isinstance(masks, Masks) else None
 
 
 def _pixels(mask: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor | None:

@@ -139,7 +139,7 @@ def report(
     notes: list[str] = []
     used = _uses(model, masks, inputs, notes)
     found = _connectivity(model, masks, inputs, notes)
-    out = masks.provenance.get("left_out") or _left_out(model, masks)
+    out = masks.provenance.left_out or _left_out(model, masks)
     return Report(
         model=type(model).__name__,
         rows=_rows(model, masks, used, found),
@@ -174,14 +174,13 @@ def _uses(model: nn.Module, masks: Masks, inputs: Any, notes: list[str]) -> Mapp
                 f"{type(model).__name__} does not run on inputs=...: {error}. "
                 "Pass what you would pass to the model itself."
             ) from error
-    remembered: Mapping[str, float] = masks.provenance.get("uses") or {}
-    if not remembered:
+    if not masks.provenance.uses:
         notes.append(f"FLOPs are not known: {GIVE_INPUT}")
-    return remembered
+    return masks.provenance.uses
 
 
 def _connectivity(model: nn.Module, masks: Masks, inputs: Any, notes: list[str]) -> Connectivity:
-    shape = masks.provenance.get("input_shape")
+    shape = masks.provenance.input_shape
     if inputs is None and shape is None:
         notes.append(
             "Paths were not followed, so a unit counts as dead only if it has no weight of its "
@@ -189,8 +188,8 @@ def _connectivity(model: nn.Module, masks: Masks, inputs: Any, notes: list[str])
         )
         return Connectivity(reason="no input")
     if inputs is None:
-        dtype = masks.provenance.get("input_dtype", "float32")
-        inputs = example_input(model, shape or [], dtype)
+        dtype = masks.provenance.input_dtype or "float32"
+        inputs = example_input(model, shape or (), dtype)
     found = connectivity(model, masks, inputs)
     if found.reason is not None:
         notes.append(f"Paths could not be followed through this model ({found.reason}).")

@@ -15,15 +15,15 @@ from snip.anatomy.undisturbed import BATCH_NORM_MODES
 from snip.common.checks import check_fields, checked_number, checked_whole
 from snip.common.errors import InputError, KindError, nearest
 from snip.engine.choice import ENGINES
+from snip.methods import METHODS
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
 from snip.models.resolve import OWN
-from snip.scoring.sensitivity import REDUCTIONS
+from snip.scoring.settings import REDUCTIONS, Scoring
 from snip.selection.budgets import SCOPES, checked_sparsity
 from snip.training.config import TrainConfig
 from snip.training.schedule import paper_schedule
 
-METHODS = ("snip",)
 # The paper's text trains the scored weights; the authors' code draws them again.
 PROTOCOLS = ("train-scored", "redraw")
 # Fields that decide only the masks: they make no difference to a dense run, which has none.
@@ -84,6 +84,11 @@ class RunConfig:
         train = self.train or paper_schedule(self.dataset)
         return dataclasses.replace(train, seed=self.seed)
 
+    @property
+    def scoring(self) -> Scoring:
+        """How the run scores."""
+        return Scoring(reduction=self.reduction, decay=self.decay, batch_norm=self.batch_norm)
+
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON writes them; the training's seed is the run's."""
         train = self.training.to_dict()
@@ -130,7 +135,7 @@ class RunConfig:
     def _choices(self) -> dict[str, tuple[str, ...]]:
         initializers = (*INITIALIZERS, OWN) if self.is_user_model else tuple(INITIALIZERS)
         return {
-            "method": METHODS,
+            "method": tuple(METHODS),
             "protocol": PROTOCOLS,
             "initializer": initializers,
             "train_initializer": initializers,

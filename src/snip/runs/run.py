@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.algorithm import prune, versions
+from snip.algorithm import prune
 from snip.anatomy.parameters import prunable_parameters
 from snip.common.errors import InputError
 from snip.common.files import write_json
 from snip.data import load
 from snip.data.dataset import Dataset
-from snip.masks import Masks
+from snip.masks import Masks, versions
 from snip.models.resolve import draw_network, redraw_network
 from snip.reports.report import report
 from snip.runs import folder as layout
@@ -135,13 +135,14 @@ def draw(
 
 def prune_drawn(config: RunConfig, dataset: Dataset, model: nn.Module) -> Masks:
     """Prune the network that `draw` returned, and draw it again if the protocol says so."""
-
-    def redraw(network: nn.Module) -> None:
-        redraw_network(network, config.model, config.dataset, **_trained_draw(config))
-
-    masks = prune_network(config, dataset, model, redraw if config.protocol == "redraw" else None)
-    seeds = seeds_of(config)
-    masks.provenance |= {"seeds": seeds, "dataset": dataset.name, "model": config.model}
+    masks = prune_network(config, dataset, model).with_provenance(
+        protocol=config.protocol,
+        seeds=seeds_of(config),
+        dataset=dataset.name,
+        model=config.model,
+    )
+    if config.protocol == "redraw":  # the model holds its masks, so that the new draw obeys them
+        redraw_network(model, config.model, config.dataset, **_trained_draw(config))
     return masks
 
 
@@ -173,12 +174,7 @@ def scoring_batches(
     return islice(batches, config.score_batches)
 
 
-def prune_network(
-    config: RunConfig,
-    dataset: Dataset,
-    model: nn.Module,
-    redraw: Callable[[nn.Module], None] | None = None,
-) -> Masks:
+def prune_network(config: RunConfig, dataset: Dataset, model: nn.Module) -> Masks:
     """Prune a network as the run says, on the run's scoring batches."""
     device = device_of(model)
     batches = scoring_batches(config, dataset)
@@ -187,13 +183,11 @@ def prune_network(
             model,
             ((images.to(device), labels.to(device)) for images, labels in batches),
             sparsity=config.sparsity,
+            method=config.method,
             scope=config.scope,
             floor=config.floor,
             budget=config.budget,
-            reduction=config.reduction,
-            decay=config.decay,
-            batch_norm=config.batch_norm,
-            redraw=redraw,
+            scoring=config.scoring,
         )
 
 

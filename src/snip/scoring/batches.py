@@ -1,8 +1,9 @@
-"""What a user may hand over as data: one batch, or anything that yields batches."""
+"""The data and the loss that a user may give: one batch or anything that yields batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import length_hint
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def checked_loss_fn(loss_fn: LossFn | None) -> LossFn:
-    """The loss to score with; a mistake that only shows in its call is told before."""
+    """The loss to score with; a mistake that its call would stumble over is named before."""
     if loss_fn is None:
         return cross_entropy
     if isinstance(loss_fn, nn.Module):
@@ -53,8 +54,13 @@ def checked_loss_fn(loss_fn: LossFn | None) -> LossFn:
     return loss_fn
 
 
+def loss_name(loss_fn: LossFn | None) -> str:
+    """The name of a loss for the provenance."""
+    return getattr(loss_fn or cross_entropy, "__qualname__", "custom")
+
+
 def as_batches(batches: Any) -> Iterable[Batch]:
-    """One batch becomes a list of one; a loader, list or generator of batches stays."""
+    """An iterable of batches: a single batch is put into a list, the rest stays as it is."""
     if is_batch(batches):
         return [batches]
     if isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable):
@@ -76,6 +82,33 @@ def batch_size(batch: Batch, dim: int = 0) -> int:
     """Number of samples: dimension `dim` of the first tensor; 1 if it has none."""
     tensor = first_tensor(batch)
     return 1 if tensor is None or tensor.ndim <= dim else tensor.shape[dim]
+
+
+class SeenBatches:
+    """Batches that are counted on their way to the scoring, for the provenance."""
+
+    def __init__(self, batches: Any, batch_dim: int) -> None:
+        self.batches, self.batch_dim = as_batches(batches), batch_dim
+        self.count = self.samples = 0
+        self.first: torch.Tensor | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self.batches:
+            self.count += 1
+            self.samples += batch_size(batch, self.batch_dim)
+            self.first = first_tensor(batch) if self.first is None else self.first
+            yield batch
+
+    def __length_hint__(self) -> int:
+        return length_hint(self.batches)
+
+    def provenance(self) -> dict[str, Any]:
+        """How many batches and samples went by, and what one sample looks like."""
+        found: dict[str, Any] = {"batches": self.count, "samples": self.samples}
+        if self.first is not None:
+            found["input_shape"] = tuple(self.first.shape[1:])
+            found["input_dtype"] = str(self.first.dtype).removeprefix("torch.")
+        return found
 
 
 def checked_loss(loss: Any, index: int) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""From scores to masks: who competes, how many stay, what each costs, the one top-k."""
+"""From scores to masks: which connections compete, how many stay, what each costs, the top-k."""

@@ -1,4 +1,4 @@
-"""How many connections each group of parameters keeps: the budget before the ranking."""
+"""Budgets: which parameters are ranked together, and how many connections each group keeps."""
 
 from __future__ import annotations
 
@@ -42,13 +42,21 @@ def check_scope(scope: Scope) -> None:
         raise nearest("scope", scope, SCOPES)
 
 
+def check_scope_names(scope: Scope, parameters: Mapping[str, object]) -> None:
+    """Refuse a scope that names a parameter or layer that there is not."""
+    known = {*parameters, *layers(parameters)}
+    for key in scope if isinstance(scope, Mapping) else ():
+        if key not in known:
+            raise nearest("parameter or layer in scope", key, known)
+
+
 def kept_count(total: int, sparsity: float) -> int:
     """kappa = round(m (1 - sparsity)) of Algorithm 1."""
     return round(total * (1 - sparsity))
 
 
 def budget(scores: Mapping[str, torch.Tensor], sparsity: float, scope: Scope) -> Budget:
-    """Who is ranked with whom, and how many of them stay."""
+    """The groups of parameters that are ranked together, and how many connections each keeps."""
     sizes = {name: score.numel() for name, score in scores.items()}
     kept = kept_count(sum(sizes.values()), sparsity)
     if isinstance(scope, Mapping):
@@ -102,7 +110,7 @@ def apportion(wanted: Mapping[str, float], total: int, caps: Mapping[str, int]) 
             if missing > 0 and shares[name] < caps[name]:
                 shares[name] += 1
                 missing -= 1
-    while missing < 0:  # rounding of floats may have floored one too high
+    while missing < 0:  # when rounded floats gave a share that is one too high
         for name in reversed(order):
             if missing < 0 and shares[name] > 0:
                 shares[name] -= 1
@@ -111,13 +119,10 @@ def apportion(wanted: Mapping[str, float], total: int, caps: Mapping[str, int]) 
 
 
 def _named(sizes: Mapping[str, int], wanted: Mapping[str, float], sparsity: float) -> Budget:
-    """A sparsity per parameter or layer name; what is not named gets the common one."""
-    groups = layers(sizes)
-    for key in wanted:
-        if key not in sizes and key not in groups:
-            raise nearest("parameter or layer in scope", key, [*sizes, *groups])
+    """Budgets from a sparsity per parameter or layer name; the others get the common sparsity."""
+    check_scope_names(wanted, sizes)
     budgets: Budget = []
-    for layer, names in groups.items():
+    for layer, names in layers(sizes).items():
         whole = [name for name in names if name not in wanted]
         for name in names:
             if name in wanted:

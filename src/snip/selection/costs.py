@@ -1,4 +1,4 @@
-"""What a connection costs: how often a forward pass uses each weight, and the FLOPs of that."""
+"""The cost of a connection: how often a forward uses each weight, and the FLOPs of that."""
 
 from __future__ import annotations
 

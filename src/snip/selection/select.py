@@ -1,20 +1,18 @@
-"""Selection: from scores to masks that keep exactly kappa connections (Algorithm 1)."""
+"""Selection turns scores into masks that keep exactly kappa connections (Algorithm 1)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from numbers import Real
 
 import torch
 
 from snip.common.errors import InputError, KindError, listed
-from snip.masks import Masks
-from snip.selection.budgets import Scope, budget, check_scope, checked_sparsity, kept_count, layers
+from snip.masks import Masks, Provenance
+from snip.selection.budgets import Scope, budget, kept_count, layers
+from snip.selection.checks import check_request
 from snip.selection.topk import keep_top
-
-MOST_PARTS = 1000  # a cost is taken to the nearest fraction with no larger denominator
 
 
 def select(
@@ -33,33 +31,29 @@ def select(
     floor: what each layer keeps at least, a count or a fraction (global scope).
     within: masks to stay inside, to prune a pruned model further.
     costs: what one element of each parameter costs (FLOPs, say). Then `sparsity` is the fraction
-    of the total cost that is saved, and the connections with the most score per cost stay.
+    of the total cost that is saved at least, and the connections with the most score per cost stay.
     """
-    sparsity = checked_sparsity(sparsity)
-    check_scope(scope)
+    check_request(sparsity, scope, floor, by_cost=costs is not None)
+    sparsity = float(sparsity)
     _check_scores(scores)
     _check_within(scores, within or {})
     if costs is not None:
-        kept = _by_cost(scores, sparsity, scope, floor, within, costs)
+        kept = _by_cost(scores, sparsity, within, costs)
     elif floor:
-        kept = _with_floor(scores, sparsity, scope, floor, within)
+        kept = _with_floor(scores, sparsity, floor, within)
     else:
         kept = {}
         for names, count in budget(scores, sparsity, scope):
             kept |= _keep({name: scores[name] for name in names}, count, within)
-    return Masks(
-        {name: kept[name] for name in scores},
-        {
-            "sparsity_asked": sparsity,
-            "scope": scope if isinstance(scope, str) else {k: float(v) for k, v in scope.items()},
-        },
-    )
+    plain = scope if isinstance(scope, str) else {k: float(v) for k, v in scope.items()}
+    asked = Provenance(sparsity_asked=sparsity, scope=plain, floor=float(floor))
+    return Masks({name: kept[name] for name in scores}, asked)
 
 
 def _keep(
     scores: Mapping[str, torch.Tensor], count: int, within: Mapping[str, torch.Tensor] | None
 ) -> dict[str, torch.Tensor]:
-    """The one top-k, after a look at whether enough connections are left to choose from."""
+    """The `count` highest scores, or an error if fewer connections than that are left."""
     if within is not None:
         left = sum(
             int(within[name].sum()) if name in within else score.numel()
@@ -78,13 +72,10 @@ def _keep(
 def _with_floor(
     scores: Mapping[str, torch.Tensor],
     sparsity: float,
-    scope: Scope,
     floor: float,
     within: Mapping[str, torch.Tensor] | None,
 ) -> dict[str, torch.Tensor]:
-    """Global ranking in which every layer keeps at least its floor; the total stays exact."""
-    if scope != "global":
-        raise InputError(f"floor goes with scope='global', not {scope!r}: the others give shares.")
+    """One ranking in which every layer keeps at least its floor; the total stays exact."""
     free = layers(scores)
     floors = {layer: _floor_of(names, scores, floor, within) for layer, names in free.items()}
     left = kept_count(sum(s.numel() for s in scores.values()), sparsity)
@@ -113,31 +104,26 @@ def _with_floor(
 def _by_cost(
     scores: Mapping[str, torch.Tensor],
     sparsity: float,
-    scope: Scope,
-    floor: float,
     within: Mapping[str, torch.Tensor] | None,
     costs: Mapping[str, float],
 ) -> dict[str, torch.Tensor]:
-    """The greedy answer to the knapsack: most score per cost first, while the budget lasts."""
-    if scope != "global" or floor:
-        raise InputError("a cost budget ranks all connections together: no scope, no floor.")
+    """The connections with the most score per cost, as many as the budget pays for."""
     for name in scores:
-        if not costs.get(name, 0) > 0:
+        if not 0 < costs.get(name, 0) < math.inf:
             raise InputError(f"costs[{name!r}] is {costs.get(name)}: every cost must be positive.")
-    # Whole numbers: with fractions, rounding would leave out a connection that just fits.
-    exact = {name: Fraction(costs[name]).limit_denominator(MOST_PARTS) for name in scores}
-    scale = math.lcm(*(cost.denominator for cost in exact.values()))
-    whole = {name: int(cost * scale) for name, cost in exact.items()}
-    total = sum(score.numel() * whole[name] for name, score in scores.items())
-    budget_left = math.floor(total * (1 - sparsity) + 1e-6)
-    left = sum(int(_allowed(scores, within or {}, name).sum()) * whole[name] for name in scores)
-    if left < budget_left:
+    # The decimals that the user wrote, exactly: rounding would overspend the budget, or leave out
+    # a connection that just fits.
+    exact = {name: Fraction(str(float(costs[name]))) for name in scores}
+    total = sum(score.numel() * exact[name] for name, score in scores.items())
+    affordable = total * (1 - Fraction(str(sparsity)))
+    left = sum(int(_allowed(scores, within or {}, name).sum()) * exact[name] for name in scores)
+    if left < affordable:
         raise InputError(
-            f"the model is pruned already, to {1 - left / total:.4%} of its cost saved: ask for a "
-            f"higher sparsity than {sparsity:g}."
+            f"the model is pruned already, to {float(1 - left / total):.4%} of its cost saved: ask "
+            f"for a higher sparsity than {sparsity:g}."
         )
     per_cost = {name: score / costs[name] for name, score in scores.items()}
-    return keep_top(per_cost, budget_left, within, whole)
+    return keep_top(per_cost, affordable, within, exact)
 
 
 def _floor_of(
@@ -146,10 +132,8 @@ def _floor_of(
     floor: float,
     within: Mapping[str, torch.Tensor] | None,
 ) -> int:
-    """A layer's floor; of a layer that was pruned before, no more than is left."""
+    """How many connections a layer keeps at least; never more than it has left."""
     size = sum(scores[name].numel() for name in names)
-    if isinstance(floor, bool) or not isinstance(floor, Real) or not 0 <= floor < math.inf:
-        raise InputError(f"floor is {floor!r}: give a count such as 10, or a fraction below 1.")
     left = sum(int(_allowed(scores, within or {}, name).sum()) for name in names)
     return min(left, int(floor) if floor >= 1 else round(size * floor))
 

@@ -8,23 +8,26 @@ has its time beside `numpy.partition` and `torch.topk`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 
 CHUNK = 1 << 18  # elements in flight: bounds the temporary memory
 DIGIT = 16
 DIGITS = 1 << DIGIT
+Cost = int | Fraction  # exact, so that what is kept never costs more than it may
 Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def keep_top(
     scores: Mapping[str, torch.Tensor],
-    kept: float,
+    kept: Cost,
     within: Mapping[str, torch.Tensor] | None = None,
-    costs: Mapping[str, float] | None = None,
+    costs: Mapping[str, Cost] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Bool masks with exactly `kept` True: the highest scores, the first position among equals.
 
@@ -46,18 +49,18 @@ def keep_top(
         if left < min(race.costs.values()):
             break
         left -= race.costs[name] * _fill(
-            mask, race.compare(torch.eq, name, threshold), int(left // race.costs[name])
+            mask, race.compare(torch.eq, name, threshold), left // race.costs[name]
         )
     return masks
 
 
 @dataclass(frozen=True)
 class _Race:
-    """Scores that compete, where they may win, and what an element of each tensor costs."""
+    """The scores that compete, where they may win, and what an element of each tensor costs."""
 
     scores: Mapping[str, torch.Tensor]
     within: Mapping[str, torch.Tensor]
-    costs: Mapping[str, float]
+    costs: Mapping[str, Cost]
     wide: torch.dtype
 
     def allowed(self, name: str) -> torch.Tensor:
@@ -66,31 +69,37 @@ class _Race:
             return self.within[name].cpu()
         return torch.ones(self.scores[name].shape, dtype=torch.bool)
 
-    def total_cost(self) -> float:
-        """What everything together costs."""
+    def total_cost(self) -> Cost:
+        """What all elements that may be kept cost together."""
         return sum(
             cost * (int(self.within[n].sum()) if n in self.within else self.scores[n].numel())
             for n, cost in self.costs.items()
         )
 
-    def decisive_key(self, left: float) -> int:
+    def decisive_key(self, left: Cost) -> int:
         """The key at which the elements from the top down cost `left`: a pass per 16 bits."""
         bits = torch.finfo(self.wide).bits
         prefix = 0
         for shift in range(bits - DIGIT, -1, -DIGIT):
-            spent = torch.zeros(DIGITS, dtype=torch.float64)
-            for name in self.scores:
-                for key in self._keys(name):
-                    counts = torch.bincount(_digits(key, shift, bits, prefix), minlength=DIGITS)
-                    spent += counts.cpu() * self.costs[name]
-            above = spent.flip(0).cumsum(0)  # cost at or above each digit, from the top
-            place = min(int(torch.searchsorted(above, left)), DIGITS - 1)
+            above = self._counts_above(shift, prefix)
+            # Sums of costs stay exact numbers of Python: floats would round over the budget.
+            place = bisect_left(range(DIGITS - 1), left, key=lambda at: _cost(above, at))
+            left -= _cost(above, place - 1) if place else 0
             digit = DIGITS - 1 - place
-            left -= float(above[place] - spent[digit])
             # The leading digit is signed; `_digits` moved it up by half its range.
             leading = shift == bits - DIGIT
             prefix = digit - DIGITS // 2 if leading else (prefix << DIGIT) | digit
         return prefix
+
+    def _counts_above(self, shift: int, prefix: int) -> dict[Cost, torch.Tensor]:
+        """For each cost, how many elements have at least each digit, the highest digit first."""
+        bits = torch.finfo(self.wide).bits
+        counts = {cost: torch.zeros(DIGITS, dtype=torch.int64) for cost in self.costs.values()}
+        for name in self.scores:
+            for key in self._keys(name):
+                digits = _digits(key, shift, bits, prefix)
+                counts[self.costs[name]] += torch.bincount(digits, minlength=DIGITS).cpu()
+        return {cost: count.flip(0).cumsum(0) for cost, count in counts.items()}
 
     def score_of(self, key: int) -> torch.Tensor:
         """The score whose key this is."""
@@ -99,12 +108,12 @@ class _Race:
         return torch.tensor(bits, dtype=integer).view(self.wide)
 
     def compare(self, rule: Rule, name: str, threshold: torch.Tensor) -> torch.Tensor:
-        """Where a tensor's scores stand so to the threshold, and may win."""
+        """True where `rule` holds between a score and the threshold, and the element may win."""
         found = rule(self.scores[name].to(self.wide), threshold).cpu().contiguous()
         return found & self.within[name].cpu() if name in self.within else found
 
     def _keys(self, name: str) -> Iterator[torch.Tensor]:
-        """Scores as integers in the same order, a chunk at a time, in flat order."""
+        """The scores as integers that sort alike, a chunk at a time, in flat order."""
         integer, score = _INTEGER[self.wide], self.scores[name]
         flags = self.within[name].to(score.device).reshape(-1) if name in self.within else None
         for start in range(0, score.numel(), CHUNK):
@@ -114,6 +123,11 @@ class _Race:
             sign = bits >> (torch.finfo(self.wide).bits - 1)
             key = bits ^ (sign & torch.iinfo(integer).max)
             yield key if flags is None else key[flags[start : start + CHUNK]]
+
+
+def _cost(above: Mapping[Cost, torch.Tensor], place: int) -> Cost:
+    """What the elements cost together whose digit is one of the highest `place` + 1."""
+    return sum(cost * int(count[place]) for cost, count in above.items())
 
 
 def _digits(key: torch.Tensor, shift: int, bits: int, prefix: int) -> torch.Tensor:

@@ -26,7 +26,7 @@ from snip.common.files import PathLike, damaged, write_with
 from snip.export.compact.parts import GAPS, Part, Tensors, model_tensors, put_together, take_apart
 from snip.export.shrink.shrinking import SHRUNK, Shrunk, shrunk
 from snip.export.shrink.surgery import Cut, Plan, check_plan, cut
-from snip.masks import Masks, holding
+from snip.masks import Masks, Provenance, holding
 
 __all__ = ["Sizes", "load", "save", "sizes"]
 
@@ -53,7 +53,7 @@ def save(model: nn.Module, path: PathLike, *, dtype: torch.dtype | None = None) 
     if dtype not in VALUE_KINDS:
         raise KindError(f"values cannot be written as {dtype}: use torch.float16 or bfloat16.")
     model = ordinary(model)
-    masks, provenance = holding.held(model) or ({}, {})
+    masks, provenance = holding.held(model) or ({}, Provenance())
     parameters = {name for name, _ in model.named_parameters()}
     tensors: Tensors = {}
     layout = {}
@@ -68,7 +68,7 @@ def save(model: nn.Module, path: PathLike, *, dtype: torch.dtype | None = None) 
     header = {
         "format": FORMAT,
         "layout": json.dumps(layout),
-        "provenance": json.dumps(provenance, sort_keys=True),
+        "provenance": json.dumps(provenance.to_dict(), sort_keys=True),
         "plan": json.dumps(_plan_as_json(found.plan) if found else None),
     }
     header["checksum"] = _checksum(header, tensors)
@@ -106,7 +106,7 @@ def sizes(model: nn.Module, *, dtype: torch.dtype | None = None) -> Sizes:
         return Sizes(dense.stat().st_size, compact.stat().st_size)
 
 
-def _read(path: Path) -> tuple[dict[str, Part], Plan | None, dict[str, Any], Tensors]:
+def _read(path: Path) -> tuple[dict[str, Part], Plan | None, Provenance, Tensors]:
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -120,7 +120,7 @@ def _read(path: Path) -> tuple[dict[str, Part], Plan | None, dict[str, Any], Ten
             raise ValueError("its checksum is wrong")
         layout = {name: Part(**part) for name, part in json.loads(header["layout"]).items()}
         plan = _plan_from_json(json.loads(header["plan"]))
-        return layout, plan, json.loads(header["provenance"]), tensors
+        return layout, plan, Provenance.from_dict(json.loads(header["provenance"])), tensors
     except FileError:
         raise
     except FileNotFoundError as error:

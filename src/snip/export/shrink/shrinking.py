@@ -121,10 +121,9 @@ def _operate(
     cut(small, plan)
     if masks is not None:
         order = [name for name, _ in small.named_parameters() if name in smaller]
-        result = Masks({name: smaller[name] for name in order}, masks.provenance)
         before = {"kept": masks.kept, "total": masks.total}
-        result.provenance |= {"kept": result.kept, "total": result.total, "shrunk_from": before}
-        result.apply(small)
+        result = Masks({name: smaller[name] for name in order}, masks.provenance)
+        result.with_provenance(shrunk_from=before).apply(small)
 
 
 def _compare(model: nn.Module, small: nn.Module, batch: Any) -> None:

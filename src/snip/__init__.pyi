@@ -1,0 +1,24 @@
+# The public names for type checkers and editors; tests/test_public.py compares the two lists.
+from snip.algorithm import prune as prune
+from snip.anatomy.parameters import prunable_parameters as prunable_parameters
+from snip.common.errors import FileError as FileError
+from snip.common.errors import InputError as InputError
+from snip.common.errors import KindError as KindError
+from snip.common.errors import SnipWarning as SnipWarning
+from snip.common.version import __version__ as __version__
+from snip.engine.accelerate import accelerate as accelerate
+from snip.engine.accelerate import densify as densify
+from snip.engine.fused.step import training_step as training_step
+from snip.export import compact as compact
+from snip.export.onnx import export_onnx as export_onnx
+from snip.export.shrink import shrink as shrink
+from snip.export.shrink import shrink_report as shrink_report
+from snip.masks import Masks as Masks
+from snip.masks import held_masks as held_masks
+from snip.masks import release as release
+from snip.methods.snip import connection_sensitivity as connection_sensitivity
+from snip.models.initializers import initialize as initialize
+from snip.reports.report import Report as Report
+from snip.reports.report import report as report
+from snip.scoring.settings import Scoring as Scoring
+from snip.selection.select import select as select

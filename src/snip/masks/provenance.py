@@ -1,0 +1,116 @@
+"""Where masks come from: what was asked for, on which data, by which versions."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import torch
+
+from snip.common.errors import KindError
+from snip.common.version import __version__
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """How masks were made. What nobody said is None or empty; every field's kind is checked."""
+
+    method: str | None = None  # a name in snip.methods, or "from_zeros"
+    sparsity_asked: float | None = None
+    scope: str | dict[str, float] | None = None
+    floor: float | None = None
+    budget: str | None = None
+    # The fields of snip.Scoring.
+    reduction: str | None = None
+    decay: float | None = None
+    batch_norm: str | None = None
+    loss_reduction: str | None = None
+    batch_dim: int | None = None
+    # The data that was scored.
+    loss: str | None = None
+    batches: int | None = None
+    samples: int | None = None
+    input_shape: tuple[int, ...] | None = None  # of one sample
+    input_dtype: str | None = None
+    # The model that was scored.
+    uses: dict[str, float] = field(default_factory=dict)  # of each weight, per sample
+    left_out: dict[str, str] = field(default_factory=dict)  # unpruned parameters and the reasons
+    # A whole run also knows these.
+    protocol: str | None = None
+    seeds: dict[str, int] = field(default_factory=dict)
+    dataset: str | None = None
+    model: str | None = None
+    weights: str | None = None  # the file that the scored weights were read from
+    shrunk_from: dict[str, int] | None = None  # kept and total before snip.shrink
+    seed: int | None = None  # torch's when the scoring began
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, hint in _hints().items():
+            value = getattr(self, name)
+            if not _fits(value, hint):
+                raise KindError(f"{name} of a provenance is {value!r}: it must be {_named(hint)}.")
+        if any(size < 0 for size in self.input_shape or ()):
+            raise KindError(f"input_shape of a provenance is {self.input_shape}: it is no shape.")
+        if not isinstance(getattr(torch, self.input_dtype or "float32", None), torch.dtype):
+            raise KindError(f"input_dtype of a provenance is {self.input_dtype!r}: it is no dtype.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that are known, as JSON writes them."""
+        known = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in known.items()
+            if value is not None and value != {}
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Provenance:
+        """The inverse of `to_dict`; a value of the wrong kind is refused."""
+        if not isinstance(data, Mapping):
+            raise KindError(f"the provenance is a {type(data).__name__}, not a set of fields.")
+        # A field that this version does not know is left out: it says nothing that the masks'
+        # meaning depends on, and a file of another version stays readable.
+        known = {name: value for name, value in data.items() if name in _hints()}
+        if isinstance(known.get("input_shape"), list):  # JSON has no tuples
+            known["input_shape"] = tuple(known["input_shape"])
+        return cls(**known)
+
+
+def versions() -> dict[str, str]:
+    """The versions of what made a result."""
+    return {
+        "snip": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(Provenance)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the kind that a field is declared with."""
+    parts = get_args(hint)
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_fits(value, part) for part in parts)
+    if get_origin(hint) is dict:
+        return isinstance(value, dict) and all(
+            _fits(key, parts[0]) and _fits(part, parts[1]) for key, part in value.items()
+        )
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(part, parts[0]) for part in value)
+    if isinstance(value, bool):  # which Python counts as a number
+        return False
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def _named(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)

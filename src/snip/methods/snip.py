@@ -1,0 +1,37 @@
+"""SNIP: how much the loss feels the removal of each connection (Eq. 4-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.anatomy.parameters import Predicate, prunable_parameters
+from snip.common.errors import InputError
+from snip.scoring.batches import LossFn
+from snip.scoring.gradients import Scores, accumulated_gradients
+from snip.scoring.settings import Scoring
+
+
+def connection_sensitivity(
+    model: nn.Module,
+    batches: Any,
+    loss_fn: LossFn | None = None,
+    *,
+    params: Predicate | None = None,
+    scoring: Scoring = Scoring(),
+) -> Scores:
+    """|dL/dc| at c = 1, which is |w * dL/dw|, per parameter name; the model is left as found."""
+    gradients = accumulated_gradients(model, batches, loss_fn, params=params, scoring=scoring)
+    weights = prunable_parameters(model, params)
+    return {name: g.mul_(weights[name].detach()).abs_() for name, g in gradients.items()}
+
+
+def normalize(scores: Mapping[str, torch.Tensor]) -> Scores:
+    """Eq. 6: s = |g| / sum of |g|. The ranking does not change; `s` is for people to read."""
+    total = sum(float(score.sum(dtype=torch.float64)) for score in scores.values())
+    if total == 0:
+        raise InputError("every score is zero: there is nothing to divide by.")
+    return {name: score / total for name, score in scores.items()}

@@ -1,0 +1,67 @@
+"""What is refused or warned of around the scoring: models that cannot be scored, scores that say
+nothing."""
+
+from __future__ import annotations
+
+import warnings
+
+from torch import nn
+
+from snip.anatomy.parameters import (
+    PARAMETRIZED,
+    Predicate,
+    is_sharded,
+    left_out,
+    ordinary,
+    require_prunable,
+)
+from snip.common.errors import InputError, SnipWarning, listed
+from snip.scoring.gradients import Scores
+
+
+def scorable_parameters(model: nn.Module, params: Predicate | None) -> dict[str, nn.Parameter]:
+    """The parameters that will compete, or an error that says why this model cannot be scored."""
+    chosen = require_prunable(ordinary(model), params)
+    sharded = next((name for name, p in chosen.items() if is_sharded(p)), None)
+    if sharded is not None:
+        raise InputError(
+            f"{sharded!r} is sharded over processes (FSDP or DTensor), which is not supported: "
+            "prune before sharding and use DDP, or train on one process."
+        )
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise InputError(
+            "the model is wrapped in DistributedDataParallel: each process would score its own "
+            "batch and choose other masks. Prune before wrapping, on the same batch everywhere, "
+            "or prune in one process and masks.apply(model) in all."
+        )
+    return chosen
+
+
+def check_signal(scores: Scores) -> None:
+    """Refuse scores that are zero everywhere; warn of layers whose scores are."""
+    weights = [score for score in scores.values() if score.ndim > 1]
+    if not any(score.any() for score in weights or scores.values()):
+        raise InputError(
+            "every connection sensitivity is zero: no weight moves the loss, so there is nothing "
+            "to rank. Are all weights or all gradients zero? snip.initialize(model) redraws them."
+        )
+    silent = [name for name, score in scores.items() if score.ndim > 1 and not score.any()]
+    if silent:
+        warnings.warn(
+            f"the loss does not feel {listed(silent)}: its scores are zero all over, "
+            "so the layer goes first. Is it used in the loss, and is it initialised to non-zero?",
+            SnipWarning,
+            stacklevel=3,
+        )
+
+
+def warn_of_parametrized(model: nn.Module, params: Predicate | None) -> None:
+    """Name the weights that stay dense because their layers compute them from other tensors."""
+    hidden = [name for name, reason in left_out(model, params).items() if reason == PARAMETRIZED]
+    if hidden:
+        warnings.warn(
+            f"{listed(hidden)} stay dense: their layers compute the weight from them. Remove the "
+            "parametrization before pruning (torch.nn.utils.parametrize.remove_parametrizations).",
+            SnipWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,121 @@
+"""The gradients that scores are made of: over several batches, the model left as found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import length_hint
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.anatomy.parameters import Predicate, require_prunable
+from snip.anatomy.undisturbed import set_batch_norm, undisturbed
+from snip.common.errors import InputError
+from snip.common.progress import track
+from snip.scoring.batches import (
+    Batch,
+    LossFn,
+    as_batches,
+    batch_size,
+    checked_loss,
+    checked_loss_fn,
+)
+from snip.scoring.settings import Scoring, checked_scoring
+
+Scores = dict[str, torch.Tensor]
+
+
+def accumulated_gradients(
+    model: nn.Module,
+    batches: Any,
+    loss_fn: LossFn | None,
+    *,
+    params: Predicate | None,
+    scoring: Scoring,
+) -> Scores:
+    """dL/dw per parameter name over all batches; the model and its `.grad` are left as found.
+
+    The result is the mean of the gradients with "abs_of_sum", and the mean or moving average of
+    their absolute values otherwise. It is in float32 or wider, and the caller may write into it.
+    """
+    scoring = checked_scoring(scoring)
+    chosen = require_prunable(model, params)
+    loss_fn = checked_loss_fn(loss_fn)
+    mean = _Mean(scoring)
+    with undisturbed(model), torch.inference_mode(False), torch.enable_grad():
+        set_batch_norm(model, scoring.batch_norm)
+        for index, batch in enumerate(_tracked(as_batches(batches))):
+            gradients = _gradients(model, batch, loss_fn, chosen, index)
+            mean.add(chosen, gradients, batch_size(batch, scoring.batch_dim))
+    return mean.finished(chosen)
+
+
+class _Mean:
+    """The mean of the gradients so far, which every batch moves by its share."""
+
+    def __init__(self, scoring: Scoring) -> None:
+        self.scoring = scoring
+        self.values: Scores = {}
+        self.weight = 0
+
+    def add(
+        self,
+        params: Mapping[str, nn.Parameter],
+        gradients: list[torch.Tensor | None],
+        samples: int,
+    ) -> None:
+        weight = samples if self.scoring.loss_reduction == "mean" else 1
+        self.weight += weight
+        share = 1 - self.scoring.decay if self.scoring.reduction == "ema" else weight / self.weight
+        signed = self.scoring.reduction == "abs_of_sum"
+        for name, parameter in reversed(list(params.items())):
+            # Popped as it is used up: each layer's gradient is freed before the next is copied, so
+            # that scoring needs hardly more memory than the backward pass did.
+            own = _copied(parameter, gradients.pop())
+            own = own if signed else own.abs_()
+            self.values[name] = self.values[name].lerp_(own, share) if name in self.values else own
+
+    def finished(self, params: Mapping[str, nn.Parameter]) -> Scores:
+        if not self.values:
+            raise InputError("there were no batches: give at least one (an exhausted generator?).")
+        for name in params:
+            if not torch.isfinite(self.values[name]).all():
+                raise InputError(
+                    f"the gradient of {name!r} is NaN or infinite although the loss is finite: "
+                    "lower the scale of the initialisation, or score in float32."
+                )
+        return {name: self.values[name] for name in params}
+
+
+def _copied(parameter: nn.Parameter, gradient: torch.Tensor | None) -> torch.Tensor:
+    """A gradient in memory of its own, in at least float32; zero where the loss does not reach."""
+    wide = torch.promote_types(parameter.dtype, torch.float32)
+    if gradient is None:
+        return torch.zeros_like(parameter, dtype=wide, memory_format=torch.contiguous_format)
+    if gradient.is_sparse:
+        gradient = gradient.to_dense()
+    # Autograd may hand out the same memory for two parameters: what is written to is a copy.
+    return gradient.to(wide, copy=True)
+
+
+def _gradients(
+    model: nn.Module,
+    batch: Batch,
+    loss_fn: LossFn,
+    params: Mapping[str, nn.Parameter],
+    index: int,
+) -> list[torch.Tensor | None]:
+    """dL/dw of one batch without touching `.grad`; None for a parameter that the loss ignores."""
+    loss = checked_loss(loss_fn(model, batch), index)
+    gradients = torch.autograd.grad(loss.squeeze(), list(params.values()), allow_unused=True)
+    if all(gradient is None for gradient in gradients):
+        raise InputError(
+            "the loss does not depend on any prunable parameter: check that loss_fn uses the "
+            "model it is given, and that the layers are not detached."
+        )
+    return list(gradients)
+
+
+def _tracked(batches: Any) -> Any:
+    return track(batches, description="scoring", total=length_hint(batches) or None)

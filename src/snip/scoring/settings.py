@@ -1,0 +1,56 @@
+"""How scores are made, as one value: over several batches, in which mode, by what kind of loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from snip.anatomy.undisturbed import BATCH_NORM_MODES
+from snip.common.checks import checked_whole
+from snip.common.errors import InputError, KindError, nearest
+
+# |sum of g| and sum of |g| are different things: the first asks what the whole data says of a
+# connection, the second lets batches that disagree both count. With one batch all three agree.
+REDUCTIONS = ("abs_of_sum", "sum_of_abs", "ema")
+LOSS_REDUCTIONS = ("mean", "sum")
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How to score; a wrong value is refused when the settings are made.
+
+    `reduction` says how the gradients of several batches become one, and `decay` is the weight of
+    the past in its "ema". `batch_norm` is the mode of batch norms while scoring. `loss_reduction`
+    says whether the loss is a mean over its batch (then batches are weighted by their size, so
+    that "abs_of_sum" does not depend on how the data is cut) or a sum. The size of a batch is that
+    of dimension `batch_dim` of its first tensor (1 for time-first sequences).
+    """
+
+    reduction: str = "abs_of_sum"
+    decay: float = 0.9
+    batch_norm: str = "eval"
+    loss_reduction: str = "mean"
+    batch_dim: int = 0
+
+    def __post_init__(self) -> None:
+        if self.reduction not in REDUCTIONS:
+            raise nearest("reduction", self.reduction, REDUCTIONS)
+        if self.batch_norm not in BATCH_NORM_MODES:
+            raise nearest("batch_norm mode", self.batch_norm, BATCH_NORM_MODES)
+        if self.loss_reduction not in LOSS_REDUCTIONS:
+            raise nearest("loss_reduction", self.loss_reduction, LOSS_REDUCTIONS)
+        if not isinstance(self.decay, Real) or not 0 <= self.decay < 1:
+            raise InputError(
+                f"decay is {self.decay!r}: the moving average needs a number in [0, 1)."
+            )
+        # A number of numpy's becomes Python's, which a mask file can hold.
+        object.__setattr__(self, "decay", float(self.decay))
+        checked_whole("batch_dim", self.batch_dim, least=0)
+
+
+def checked_scoring(scoring: Any) -> Scoring:
+    """`scoring` if it is a Scoring; otherwise the reason why not."""
+    if not isinstance(scoring, Scoring):
+        raise KindError(f"scoring is {scoring!r}: give a value such as snip.Scoring().")
+    return scoring
