@@ -15,8 +15,9 @@ from torch import nn
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import nearest
 from snip.engine.accelerate import accelerate
-from snip.engine.accelerated import Network
+from snip.engine.fused.program import straight_of
 from snip.engine.kernels.straight import Gradients
+from snip.engine.layers.packing import ways_of
 from snip.masks import held_masks
 
 ENGINES = ("auto", "sparse", "dense")
@@ -50,9 +51,9 @@ def choose(
     if engine == "dense" or held_masks(model) is None:
         return model, Choice("dense")
     fast = accelerate(model, batch)
-    if not isinstance(fast, Network):  # no native kernels: accelerate has said so
+    if fast is model:  # no native kernels: accelerate has said so
         return model, Choice("dense")
-    chosen = Choice("sparse", fast.snip_ways)
+    chosen = Choice("sparse", ways_of(fast))
     if engine == "sparse":
         return fast, chosen
     seconds = {"dense": _step_seconds(model, batch), "sparse": _step_seconds(fast, batch)}
@@ -87,15 +88,12 @@ def _native_work(
     model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]
 ) -> Callable[[], object] | None:
     """The same as the one native call that a training makes of it, where it can."""
-    straight = model.snip_straight if isinstance(model, Network) else None
+    straight = straight_of(model)
     program = None if straight is None else straight.training_program(model, *batch)
-    return (
-        None
-        if program is None
-        else partial(
-            Gradients(program.native, len(batch[0])).fill, *(part.contiguous() for part in batch)
-        )
-    )
+    if program is None:
+        return None
+    gradients = Gradients(program.native, len(batch[0]))
+    return partial(gradients.fill, *(part.contiguous() for part in batch))
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -14,7 +14,6 @@ from torch import nn
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import restored_modes
 from snip.data.dataset import Dataset
-from snip.engine.accelerate import densify
 from snip.engine.fused.step import Step, TakeStep, training_step
 from snip.masks import Masks
 from snip.training.config import TrainConfig
@@ -115,8 +114,8 @@ def train(
                     state.seconds += clock.lap()
                 if interrupted():
                     raise KeyboardInterrupt
-        if model is not whole:
-            densify(model)
+        if model is not whole:  # the accelerated copy was trained: its weights go back
+            unwrap(whole).load_state_dict(plain.state_dict())
     return _result(state, unwrap(whole))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from snip.anatomy.accelerated import Accelerated
 from snip.common.errors import InputError
 from snip.engine.fused.stages import Stage
 from snip.engine.kernels.library import vector_floats
@@ -186,3 +187,8 @@ class Straight:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"stages": self.stages, "rank": self.rank, "_programs": {}}
+
+
+def straight_of(model: nn.Module) -> Straight | None:
+    """What runs an accelerated network as one native call; None for any other network."""
+    return model.snip_conversion.straight if isinstance(model, Accelerated) else None

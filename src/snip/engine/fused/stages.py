@@ -14,9 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from snip.anatomy.hooks import hooked
 from snip.engine.kernels.straight import MOST_LAYERS
-from snip.engine.layers.chain import linear_chain
 from snip.engine.layers.conv import SparseConv2d
 from snip.engine.layers.layouts import (
     batch_size,
@@ -25,7 +23,7 @@ from snip.engine.layers.layouts import (
     to_blocks,
     to_columns,
 )
-from snip.engine.layers.linear import SparseLinear
+from snip.engine.layers.linear import SparseLinear, linear_chain
 from snip.engine.layers.packing import SPARSE
 from snip.engine.layers.pool import max_pool_on_blocks
 from snip.tracing.arguments import flattens_rows
@@ -43,7 +41,7 @@ class Stage:
 def straight_stages(graph: fx.Graph, root: nn.Module) -> tuple[Stage, ...] | None:
     """The stages of a converted network from input to output; None if it is anything else."""
     nodes = [n for n in graph.nodes if n.op != "get_attr" and n.target is not batch_size]
-    if sum(n.op == "placeholder" for n in nodes) != 1 or any(map(hooked, root.modules())):
+    if sum(n.op == "placeholder" for n in nodes) != 1:
         return None
     stages: list[Stage] = []
     for before, node in pairwise(nodes):
@@ -72,8 +70,10 @@ def _stages(node: fx.Node, root: nn.Module, first: bool) -> list[Stage] | None:
         names = [str(a.target) for a in node.all_input_nodes if a.op == "get_attr"]
         layers = [(name, root.get_submodule(name)) for name in names]
         if all(_supported(layer) for _, layer in layers):
-            kinds = {SparseLinear: "linear", SparseConv2d: "conv"}
-            return [Stage(kinds[type(layer)], name) for name, layer in layers]
+            return [
+                Stage("linear" if isinstance(layer, SparseLinear) else "conv", name)
+                for name, layer in layers
+            ]
     return None
 
 
