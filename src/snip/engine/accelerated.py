@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import types
@@ -94,6 +95,13 @@ class AcceleratedNetwork(Accelerated):
         # This class cannot be imported, so copies and pickles name the user's class instead.
         get = getattr(type(self), "__getstate__", vars)
         return _empty_network, (user_class(type(self)),), get(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # Not a `__deepcopy__` of the user's: its constructor would know nothing of sparse layers.
+        make, (kind,), state = self.__reduce_ex__(4)
+        twin = memo[id(self)] = make(kind)
+        twin.__setstate__(copy.deepcopy(state, memo))
+        return twin
 
     def _get_name(self) -> str:
         return f"Accelerated{type(self).__name__}"  # for print(network)
