@@ -227,6 +227,47 @@ def test_a_deepcopy_of_the_users_knows_nothing_of_sparse_layers_and_is_not_asked
     close(snip.densify(fast)(x), model(x))
 
 
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Reversed(nn.GRU):
+    def forward(self, x):
+        return super().forward(x.flip(0))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (Doubled(6, 6), (5, 6)),
+        (Reversed(6, 6), (3, 5, 6)),
+        (nn.GRU(6, 6, num_layers=2), (3, 5, 6)),
+        (nn.LSTM(6, 6, bidirectional=True), (3, 5, 6)),
+        (nn.LSTM(6, 6, proj_size=3), (3, 5, 6)),
+        (nn.Conv2d(2, 6, 4, padding="same"), (5, 2, 6, 6)),
+        (nn.Conv2d(2, 6, 3, padding=1, padding_mode="reflect"), (5, 2, 6, 6)),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), (5, 6)),
+    ],
+)
+def test_what_no_sparse_layer_covers_stays_as_it_is(layer, shape):
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = layer, nn.LazyLinear(4)
+
+        def forward(self, x):
+            made = self.layer(x)
+            return self.head(made[0][-1] if isinstance(made, tuple) else made)
+
+    model, x = Two(), torch.randn(shape)
+    model(x)
+    fast = accelerated(model, x, loss_fn=lambda m, b: m(b[0]).square().mean())
+    assert type(fast.layer) is type(layer)
+    assert isinstance(fast.head, PackedModule)
+    close(fast(x), model(x))
+
+
 def test_a_layer_alone_is_refused_in_words():
     layer, x = nn.Linear(6, 4), torch.randn(5, 6)
     with pytest.raises(snip.InputError, match="inside a network"):

@@ -30,10 +30,10 @@ class Choice:
 
     engine: str
     ways: dict[str, str] = field(default_factory=dict)  # of layers that do not run sparse
-    step_seconds: dict[str, float] = field(default_factory=dict)  # what "auto" measured
+    step_seconds: dict[str, float] = field(default_factory=dict)  # by engine, if measured
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON writes it."""
+        """A dict that JSON can write."""
         return asdict(self)
 
     @classmethod
@@ -87,7 +87,7 @@ def _torch_work(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> N
 def _native_work(
     model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]
 ) -> Callable[[], object] | None:
-    """The same as the one native call that a training makes of it, where it can."""
+    """The same work as one native call, if training makes that of it; else None."""
     straight = straight_of(model)
     program = None if straight is None else straight.training_program(model, *batch)
     if program is None:

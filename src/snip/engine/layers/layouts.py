@@ -42,16 +42,16 @@ class _Convert(torch.autograd.Function):
         return ctx.back(dy), None, None
 
 
-FEW_IMAGES = 8  # fewer would leave most lanes idle
+FEW_IMAGES = 8  # fewer images than this would leave most lanes of a block idle
 
 
 def lanes_for(batch: int) -> int:
-    """Lanes of blocks; few images are kept apart where no gradient is asked for."""
+    """Lanes of the blocks for so many images: one for a few images without gradients."""
     return 1 if batch < FEW_IMAGES and not torch.is_grad_enabled() else LANES
 
 
 def native(x: torch.Tensor) -> bool:
-    """Whether the kernels take this tensor; anything else goes the slow, correct way."""
+    """Whether the kernels take this tensor; torch computes with any other, slowly."""
     return x.dtype == torch.float32 and x.device.type == "cpu"
 
 
@@ -106,7 +106,7 @@ def as_columns(x: torch.Tensor) -> torch.Tensor:
 
 
 def pair(value: int | tuple[int, ...]) -> Pair:
-    """A number stands for both directions."""
+    """A setting for both directions; a single number stands for both."""
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 

@@ -162,7 +162,7 @@ class SparseRecurrent(PackedModule):
         return out.view(self.hidden_size, steps, batch).permute(order), last
 
     def last_output(self, x: Tensor) -> Tensor:
-        """What the layer puts out at the last step, without the way through all the others."""
+        """The output of the last step alone, which spares the gradient of all the others."""
         last = self(x)[1]
         return (last[0] if self.is_lstm else last)[0]
 
@@ -196,7 +196,7 @@ def _with_start(start: Tensor, columns: int) -> Tensor:
 
 
 def _carried(gradient: Tensor | None, hidden: int, batch: int) -> Tensor:
-    """The gradient of a last state, to be written to."""
+    """A copy of the gradient of a last state, which the kernel writes to."""
     if gradient is not None:
         return gradient.clone(memory_format=torch.contiguous_format)
     return empty(hidden, batch).zero_()
@@ -209,7 +209,7 @@ def _as_columns(gradient: Tensor | None) -> Tensor | None:
 def _products(
     index: LinearIndex, values: Tensor, x: Tensor, dy: Tensor, to_x: bool, to_w: bool, to_b: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients that are wanted of one product."""
+    """The gradients of one product that are wanted: of its input, weights and bias."""
     dx = empty(*x.shape) if to_x else None
     dw = torch.empty_like(values) if to_w else None
     db = empty(index.rows) if to_b else None
