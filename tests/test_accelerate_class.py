@@ -208,6 +208,11 @@ def test_a_graph_module_is_a_users_class_too():
     assert type(copy.deepcopy(fast)) is type(fast)
     close(copy.deepcopy(fast)(x), model(x))
     close(snip.densify(fast)(x), model(x))
+    outer = nn.Sequential(fx.symbolic_trace(sequential()), nn.Linear(4, 3))
+    fast = accelerated(outer, x)
+    close(fast(x), outer(x))
+    close(snip.densify(copy.deepcopy(fast))(x), outer(x))
+    close(snip.densify(pickle.loads(pickle.dumps(fast)))(x), outer(x))
 
 
 def test_a_deepcopy_of_the_users_knows_nothing_of_sparse_layers_and_is_not_asked():

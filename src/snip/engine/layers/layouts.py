@@ -25,14 +25,14 @@ from snip.engine.kernels.conversions import (
 )
 
 Pair = tuple[int, int]
-Conversion = Callable[[torch.Tensor], torch.Tensor]
+Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 class _Convert(torch.autograd.Function):
     """A change of layout: `there` forward, `back` for the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, there: Conversion, back: Conversion) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, there: Change, back: Change) -> torch.Tensor:
         ctx.back = back
         return there(x)
 
@@ -60,7 +60,8 @@ def to_blocks(x: torch.Tensor) -> torch.Tensor:
     if lanes_for(len(x)) == 1:
         return x.contiguous()[..., None]
     if native(x):
-        return _Convert.apply(x, rows_to_blocks, lambda dy: _to_rows(dy, len(x)))
+        batch = len(x)  # not in the lambda, which would keep x alive until the backward pass
+        return _Convert.apply(x, rows_to_blocks, lambda dy: _to_rows(dy, batch))
     padded = F.pad(x, (0, 0, 0, 0, 0, 0, 0, -len(x) % LANES))
     return padded.unflatten(0, (-1, LANES)).permute(0, 2, 3, 4, 1)
 

@@ -21,11 +21,8 @@ class SparseLinear(PackedModule):
 
     @property
     def index(self) -> LinearIndex:
-        """Where the kernels find the weights: prepared once."""
-        if not self.indices:
-            self.indices["weight"] = LinearIndex.from_mask(self.packed["weight"].mask)
-        index: LinearIndex = self.indices["weight"]
-        return index
+        """Where the kernels find the weights."""
+        return self.linear_index("weight")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Plain [..., in features] -> [..., out features], as nn.Linear does it."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.engine.kernels.index import LinearIndex
 from snip.masks.holding import HELD, release
 
 # How a layer runs: by its surviving weights, by a dense Winograd kernel on blocks, or in torch.
@@ -100,6 +101,13 @@ class PackedModule(nn.Module):
             return
         values = packed.pack(dense.detach()).clone()
         self.register_parameter(name, nn.Parameter(values, requires_grad=dense.requires_grad))
+
+    def linear_index(self, name: str) -> LinearIndex:
+        """Where the kernels find the weights of a matrix: prepared once."""
+        if name not in self.indices:
+            self.indices[name] = LinearIndex.from_mask(self.packed[name].mask)
+        index: LinearIndex = self.indices[name]
+        return index
 
     def dense(self, name: str) -> torch.Tensor | None:
         """The parameter in its ordinary shape, differentiable; None if nothing of it is left."""

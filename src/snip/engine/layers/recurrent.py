@@ -123,15 +123,8 @@ class SparseRecurrent(PackedModule):
 
     @property
     def is_lstm(self) -> bool:
-        """The other is a GRU."""
+        """Whether it stands for an LSTM; otherwise for a GRU."""
         return self.kind is nn.LSTM
-
-    def index(self, name: str) -> LinearIndex:
-        """Where the kernels find the weights of one matrix: prepared once."""
-        if name not in self.indices:
-            self.indices[name] = LinearIndex.from_mask(self.packed[name].mask)
-        index: LinearIndex = self.indices[name]
-        return index
 
     def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """As torch's layer: (outputs, last state)."""
@@ -143,7 +136,7 @@ class SparseRecurrent(PackedModule):
             x = x.transpose(0, 1)
         steps, batch = x.shape[:2]
         columns = as_columns(x.permute(2, 0, 1).reshape(self.input_size, steps * batch))
-        indices = self.index("weight_ih_l0"), self.index("weight_hh_l0")
+        indices = self.linear_index("weight_ih_l0"), self.linear_index("weight_hh_l0")
         if self.is_lstm:
             h0, c0 = (self._start(part, batch, x) for part in (state or (None, None)))
             out, last_h, last_c = LstmSequence.apply(
