@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import snip
+from snip.anatomy.accelerated import Accelerated
 from snip.data import load
-from snip.engine.accelerated import Network
 from snip.models import build
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -75,7 +75,7 @@ def training_step(model: nn.Module, batch: Batch) -> Callable[[], object]:
         model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, fused=True
     )
 
-    if isinstance(model, Network):
+    if isinstance(model, Accelerated):
         fused = snip.training_step(model, optimizer)
         return lambda: fused(*batch)
 

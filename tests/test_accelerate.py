@@ -327,7 +327,7 @@ def test_timings_are_remembered(tmp_path):
     before = file.read_text()
     again = snip.accelerate(dense, batch)
     assert file.read_text() == before
-    assert again.snip_source == fast.snip_source
+    assert again.snip_conversion.source == fast.snip_conversion.source
 
 
 def test_layers_print_what_they_keep():

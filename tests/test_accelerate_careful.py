@@ -194,8 +194,8 @@ def test_the_last_output_alone_is_computed_where_only_it_is_read():
             return self.fc(outputs[:, -1])
 
     fast = accelerated(Reader(), torch.randn(4, 3, 5))
-    assert "last_output" in fast.snip_source
-    assert "for_steps" in fast.snip_source
+    assert "last_output" in fast.snip_conversion.source
+    assert "for_steps" in fast.snip_conversion.source
 
 
 def test_constant_channels_are_normalised_as_exactly_as_by_torch():

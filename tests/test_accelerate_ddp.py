@@ -8,7 +8,7 @@ from processes import run_in_two_processes
 from torch import nn
 
 import snip
-from snip.engine.accelerated import Network
+from snip.anatomy.accelerated import Accelerated
 from snip.engine.kernels.library import available
 from snip.models import build
 
@@ -60,7 +60,7 @@ def folder(tmp_path_factory):
 def test_two_processes_train_the_network_of_one(name, folder):
     one, two = (torch.load(folder / f"{name}-{rank}.pt", weights_only=True) for rank in (0, 1))
     model, batch = accelerated(name)
-    assert isinstance(model, Network)
+    assert isinstance(model, Accelerated)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     trained(model, batch)
     alone = snip.densify(model).state_dict()

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import snip
+from snip.anatomy.accelerated import Accelerated
 from snip.data import load
-from snip.engine.accelerated import Network
 from snip.engine.choice import choose
 from snip.engine.kernels.library import available
 from snip.models import build
@@ -75,7 +75,7 @@ def test_auto_measures_and_says_so(mnist):
     images = torch.randn(100, 1, 28, 28), torch.randint(0, 10, (100,))
     network, choice = choose(model, images, "auto")
     assert choice.engine in ("dense", "sparse")
-    assert isinstance(network, Network) == (choice.engine == "sparse")
+    assert isinstance(network, Accelerated) == (choice.engine == "sparse")
     assert set(choice.step_seconds) == {"dense", "sparse"}
     masks.check(model)
     assert all(p.grad is None for p in model.parameters())

@@ -77,7 +77,7 @@ for batch in (1, 5, 19):
     snip.prune(net, (images, labels), sparsity=0.6)
     for ways in ({}, {"0": "winograd"}):
         fast = snip.accelerate(net, images, ways=ways)
-        assert (fast.snip_straight is None) == bool(ways)
+        assert (fast.snip_conversion.straight is None) == bool(ways)
         step = snip.training_step(fast, torch.optim.SGD(fast.parameters(), lr=0.1, momentum=0.9))
         step(images, labels), step(images, labels)
         with torch.no_grad():

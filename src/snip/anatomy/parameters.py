@@ -12,6 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
+from snip.anatomy.accelerated import Accelerated
 from snip.common.errors import InputError, KindError
 
 Predicate = Callable[[str, nn.Module, nn.Parameter], bool]
@@ -69,7 +70,7 @@ def parameter_owners(model: nn.Module) -> Owners:
 def ordinary(model: nn.Module) -> nn.Module:
     """The user's own module; one that `snip.accelerate` made is refused."""
     model = unwrap(model)
-    if getattr(model, "snip_accelerated", False):
+    if isinstance(model, Accelerated):
         raise InputError(
             "this is an accelerated network: snip.densify(model) gives the ordinary model with its "
             "weights, which this function takes."

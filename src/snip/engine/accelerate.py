@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -10,23 +9,22 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from snip.anatomy.accelerated import Accelerated
 from snip.anatomy.calling import first_tensor
-from snip.anatomy.parameters import unwrap
+from snip.anatomy.hooks import hooked
+from snip.anatomy.parameters import parameter_owners, unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, SnipWarning, nearest
-from snip.engine.accelerated import Network
+from snip.engine.accelerated import Conversion, accelerated, not_accelerated
 from snip.engine.convert.converter import Converter
 from snip.engine.convert.timings import Timings
 from snip.engine.convert.ways import fastest_ways
+from snip.engine.exchange import with_ordinary_layers, with_sparse_layers
 from snip.engine.kernels.library import available, reason
-from snip.engine.layers.conv import SparseConv2d, convertible
-from snip.engine.layers.linear import SparseLinear
-from snip.engine.layers.norm import BlockNorm2d
 from snip.engine.layers.packing import WAYS, PackedModule
-from snip.engine.layers.recurrent import SparseRecurrent
-from snip.engine.layers.recurrent import convertible as recurrent_convertible
+from snip.engine.layers.table import SPARSE_LAYERS, sparse_layer
 from snip.masks import Masks, held_masks
-from snip.tracing.forward import trace
+from snip.tracing.forward import UntraceableError, trace
 
 
 def accelerate(
@@ -38,14 +36,15 @@ def accelerate(
 ) -> nn.Module:
     """A network with the outputs and gradients of the pruned `model` that does only its work.
 
+    It is a copy, of the model's own class, with the same names everywhere.
     `batch` is one typical batch (or its inputs): its size is what the layers are timed for, and
     the model's mode says whether for training or, after `model.eval()`, for inference.
-    `ways` says it instead, by layer: "sparse" (where it says nothing), "winograd" (a dense
-    kernel in the engine's layout) or "dense" (torch's own). Without native kernels the model
-    itself comes back, with a warning: it runs dense.
+    `ways` decides instead of the timing, by layer: "sparse" (layers that it does not name),
+    "winograd" (a dense kernel in the engine's layout) or "dense" (torch's own). Without native
+    kernels the model itself comes back, with a warning: it runs dense.
     """
     model = unwrap(model)
-    if isinstance(model, Network):
+    if isinstance(model, Accelerated):
         raise InputError("the model is accelerated already: snip.densify(model) takes it back.")
     masks = held_masks(model) if masks is None else masks
     if masks is None:
@@ -55,29 +54,28 @@ def accelerate(
         warnings.warn(f"running dense: {reason()}", SnipWarning, stacklevel=2)
         return model
     inputs = _inputs(batch)
-    replaced = _replacements(model, masks)
-    if not replaced:
-        raise InputError(
-            "no layer here has a sparse counterpart: those are conv 2d, linear, LSTM and GRU."
-        )
-    # Through the memo, deepcopy puts the sparse layers where the dense ones were, and copies
-    # no dense weight.
-    root = copy.deepcopy(model, {id(layer): sparse for layer, sparse in replaced.items()})
-    return _converted(model, root, inputs, ways)
+    traced = _traced(model, inputs)
+    root = with_sparse_layers(model, _sparse_layers(model, masks, traced), masks)
+    if traced is None:  # the user's own forward runs, over sparse layers
+        return accelerated(root, Conversion(root))
+    if ways is None:
+        timings = Timings()
+        ways = fastest_ways(traced, root, timings, training=model.training)
+        timings.save()
+    _set_ways(root, ways)
+    graph = Converter(traced, root).convert()
+    return accelerated(root, Conversion(root, graph, inputs.ndim))
 
 
 def densify(model: nn.Module) -> nn.Module:
-    """The ordinary model that `accelerate` was given, with the weights as they are now."""
+    """An ordinary model of the class that `accelerate` was given, with the weights as they are now.
+
+    The masks are held again; the accelerated network stays as it is.
+    """
     model = unwrap(model)
-    if not isinstance(model, Network):
+    if not isinstance(model, Accelerated):
         raise InputError("this model was not made by snip.accelerate: it is an ordinary one.")
-    plain = model.snip_plain[0]
-    first = next(model.parameters(), None)
-    if first is not None:  # it may have moved since
-        plain.to(first.device, first.dtype)
-    plain.load_state_dict(model.state_dict(), strict=True)
-    plain.train(model.training)
-    return plain
+    return not_accelerated(with_ordinary_layers(model))
 
 
 def _inputs(batch: Any) -> torch.Tensor:
@@ -87,81 +85,71 @@ def _inputs(batch: Any) -> torch.Tensor:
     return inputs
 
 
-def _replacements(model: nn.Module, masks: Masks) -> dict[nn.Module, nn.Module]:
-    """Each layer that can run sparse, with its sparse counterpart."""
-    found: dict[nn.Module, nn.Module] = {}
-    for prefix, layer in model.named_modules():
-        own = {
-            key: masks[name]
-            for key, _ in layer.named_parameters(recurse=False)
-            if (name := f"{prefix}.{key}" if prefix else key) in masks
-        }
-        if type(layer) is nn.BatchNorm2d:
-            found[layer] = _block_norm(layer)
-        elif not own or _is_tied(model, layer):
-            continue
-        elif recurrent_convertible(layer):
-            found[layer] = SparseRecurrent(layer, own)
-        elif convertible(layer):
-            kind: Any = SparseConv2d if isinstance(layer, nn.Conv2d) else SparseLinear
-            found[layer] = kind(layer, own.get("weight"), own.get("bias"))
-    if not any(isinstance(layer, PackedModule) for layer in found.values()):
-        return {}
-    return found
+def _traced(model: nn.Module, inputs: torch.Tensor) -> fx.GraphModule | None:
+    """The network as a graph with the shape of every tensor; None, with a warning, if it has none.
 
-
-def _is_tied(model: nn.Module, layer: nn.Module) -> bool:
-    """A weight that another layer shares must stay one tensor: such layers stay dense."""
-    own = {id(p) for p in layer.parameters(recurse=False)}
-    return any(
-        id(p) in own
-        for other in model.modules()
-        if other is not layer
-        for p in other.parameters(recurse=False)
-    )
-
-
-def _block_norm(norm: nn.BatchNorm2d) -> BlockNorm2d:
-    twin = copy.deepcopy(norm)
-    twin.__class__ = BlockNorm2d
-    return twin  # type: ignore[return-value]
-
-
-def _converted(
-    model: nn.Module, root: nn.Module, inputs: torch.Tensor, ways: Mapping[str, str] | None
-) -> Network:
-    """The network in the engine's layouts; layer by layer where it cannot be traced."""
+    A converted graph does not call its modules one by one, so that hooks on them would be lost.
+    """
     try:
+        for name, module in model.named_modules():
+            if module is not model and hooked(module):
+                raise UntraceableError(f"hooks on {name} wait for its calls")
         traced = trace(model)
         with undisturbed(model), torch.no_grad():
             Shapes(traced).run(inputs)
     except Exception as error:  # what a user's forward may raise under tracing has no common kind
+        words = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(
-            f"{type(model).__name__} cannot be traced ({_words(error)}): its layers "
+            f"{type(model).__name__} cannot be traced ({words}): its layers "
             "run sparse one by one, with conversions at their borders.",
             SnipWarning,
             stacklevel=3,
         )
-        return Network(root, None, model)
-    if ways is None:
-        timings = Timings()
-        ways = fastest_ways(traced, root, timings, training=model.training)
-        timings.save()
-    _set_ways(root, ways)
-    return Network(root, Converter(traced, root).convert(), model, inputs.ndim)
+        return None
+    return traced
 
 
-def _words(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _sparse_layers(
+    model: nn.Module, masks: Masks, traced: fx.GraphModule | None
+) -> dict[nn.Module, PackedModule]:
+    """Each pruned layer that can run sparse, with its sparse counterpart."""
+    needed_whole = _tied(model) | _read_by_forward(traced)
+    found: dict[nn.Module, PackedModule] = {}
+    for prefix, layer in model.named_modules():
+        kind, names = sparse_layer(layer), {key: f"{prefix}.{key}" for key in layer._parameters}
+        own = {key: masks[name] for key, name in names.items() if name in masks}
+        if kind is not None and own and needed_whole.isdisjoint(layer._parameters.values()):
+            found[layer] = kind(layer, own)
+    if not found:
+        kinds = ", ".join(kind.__name__ for kind in SPARSE_LAYERS)
+        raise InputError(
+            f"no pruned layer of this {type(model).__name__} can run sparse: those that can are "
+            f"{kinds} inside a network, with weights of their own."
+        )
+    return found
+
+
+def _tied(model: nn.Module) -> set[torch.Tensor | None]:
+    """Parameters that two layers share: they must stay one tensor."""
+    return {
+        model.get_parameter(first)
+        for first, owners in parameter_owners(model).items()
+        if len({(module, name.rpartition(".")[2]) for name, module in owners}) > 1
+    }
+
+
+def _read_by_forward(traced: fx.GraphModule | None) -> set[torch.Tensor | None]:
+    """Parameters that the user's forward reads itself, in their ordinary shape."""
+    if traced is None:
+        return set()
+    read = {str(node.target) for node in traced.graph.nodes if node.op == "get_attr"}
+    every = traced.named_parameters(remove_duplicate=False)
+    return {parameter for name, parameter in every if name in read}
 
 
 def _set_ways(root: nn.Module, ways: Mapping[str, str]) -> None:
     """Set how each layer runs; what `ways` does not name runs sparse."""
-    layers = {
-        name: layer
-        for name, layer in root.named_modules()
-        if isinstance(layer, (SparseConv2d, SparseLinear))
-    }
+    layers = {name: m for name, m in root.named_modules() if isinstance(m, PackedModule)}
     for name, way in ways.items():
         if name not in layers:
             raise nearest("layer", name, layers)
@@ -169,8 +157,8 @@ def _set_ways(root: nn.Module, ways: Mapping[str, str]) -> None:
             raise nearest("way", way, WAYS)
         if way not in layers[name].ways():
             raise InputError(
-                f"{name} cannot run {way!r}, which is for 3 x 3 convolutions of stride 1 in one "
-                "group: let it run sparse or dense."
+                f"{name} cannot run {way!r}: it can run {' or '.join(layers[name].ways())} "
+                "(winograd is for 3 x 3 convolutions of stride 1 in one group)."
             )
         layers[name].way = way
 

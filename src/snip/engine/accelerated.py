@@ -1,115 +1,148 @@
-"""An accelerated network: the user's module tree, run by the converted graph's code."""
+"""An accelerated network: the user's own class, whose forward runs the converted graph's code."""
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
 import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from snip.anatomy.accelerated import Accelerated
 from snip.engine.fused.program import Straight
 from snip.engine.fused.stages import straight_stages
-from snip.engine.layers.packing import SPARSE, PackedModule
 
 
-class Network(nn.Module):
-    """Keeps the names of all modules and parameters; copies and pickles like any module.
+class Conversion:
+    """All that an accelerated network keeps of its conversion.
 
-    (An `fx.GraphModule` traces itself anew when it is unpickled and forgets attributes when it
-    is copied; this keeps the generated source and compiles that.)
+    It keeps the converted graph as generated source and compiles that: an `fx.GraphModule` would
+    trace itself anew when it is unpickled, and forget attributes when it is copied.
     """
 
-    _run: Callable[..., Any]
-    snip_accelerated = True  # what functions for ordinary models look for
-
-    def __init__(
-        self,
-        root: nn.Module,
-        graph: fx.Graph | None,
-        plain: nn.Module,
-        rank: int = 0,
-    ) -> None:
-        super().__init__()
-        # The user's own attributes too: a forward that could not be traced reads them.
-        self.__dict__.update(root.__dict__)
-        self.snip_source, self.snip_names = "", dict[str, Any]()
-        self.snip_straight: Straight | None = None  # of a network that can run as one native call
+    def __init__(self, root: nn.Module, graph: fx.Graph | None = None, rank: int = 0) -> None:
+        self.rank = rank  # of the inputs that the network was traced for
+        self.first = ""  # the name of forward's first argument
+        self.source, self.names = "", dict[str, Any]()  # what the source refers to
+        self.straight: Straight | None = None  # if the network can run as one native call
         if graph is not None:
-            stages = straight_stages(graph, root)
-            self.snip_straight = None if stages is None else Straight(stages, rank)
             code = graph.python_code("self")
-            self.snip_source, self.snip_names = code.src, dict(code.globals)
-        self.snip_rank = rank  # of the inputs it was traced for
-        self.snip_plain = (plain,)  # in a tuple, so that it is no submodule
+            self.source, self.names = code.src, dict(code.globals)
+            self.first = next(node.target for node in graph.nodes if node.op == "placeholder")
+            stages = straight_stages(graph, root)
+            self.straight = None if stages is None else Straight(stages, rank)
         self._compile()
 
-    @property
-    def snip_ways(self) -> dict[str, str]:
-        """How each layer runs that does not run sparse."""
-        layers = ((n, m) for n, m in self.named_modules() if isinstance(m, PackedModule))
-        return {name: layer.way for name, layer in layers if layer.way != SPARSE}
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the converted graph."""
-        x = args[0] if args else None
-        if self.snip_source and isinstance(x, torch.Tensor) and not self._usual(x):
-            return type(self.snip_plain[0]).forward(self, *args, **kwargs)
-        if self.snip_straight is not None and not torch.is_grad_enabled() and len(args) == 1:
-            made = self.snip_straight.forward(self, args[0])
+    def forward(self, network: Any, kind: Any, args: Any, kwargs: Any) -> Any:
+        """What a network of the user's class `kind` computes."""
+        x = args[0] if args else kwargs.get(self.first)
+        if self.run is None or not self._takes(x):
+            return kind.forward(network, *args, **kwargs)
+        alone = len(args) + len(kwargs) == 1
+        if self.straight is not None and alone and not torch.is_grad_enabled():
+            made = self.straight.forward(network, x)
             if made is not None:
                 return made
-        return self._run(self, *args, **kwargs)
+        return self.run(network, *args, **kwargs)
 
-    def _usual(self, x: torch.Tensor) -> bool:
-        """What the graph was made for; other inputs go through the user's own forward."""
-        return x.ndim == self.snip_rank and len(x) > 0
-
-    def __getattr__(self, name: str) -> Any:
-        """Methods of the user's class, too: a forward that could not be traced calls them."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            plain = self.__dict__.get("snip_plain")
-            found = None if plain is None else getattr(type(plain[0]), name, None)
-            if found is None or name.startswith("__"):
-                raise
-            return found.__get__(self) if hasattr(found, "__get__") else found
-
-    def __iter__(self) -> Any:
-        return type(self.snip_plain[0]).__iter__(self)  # type: ignore[attr-defined]
+    def _takes(self, x: Any) -> bool:
+        """Whether the graph was made for such an input; others go through the user's forward."""
+        return not isinstance(x, torch.Tensor) or (x.ndim == self.rank and len(x) > 0)
 
     def _compile(self) -> None:
-        if not self.snip_source:  # not traced: the user's own forward, over sparse layers
-            self.__dict__["_run"] = type(self.snip_plain[0]).forward
-            return
-        names = dict(self.snip_names)
-        exec(compile(self.snip_source, "<snip.accelerate>", "exec"), names)
-        self.__dict__["_run"] = names["forward"]
+        names = dict(self.names)
+        exec(compile(self.source, "<snip.accelerate>", "exec"), names)
+        self.run = names.get("forward")  # of an empty source: None
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {key: value for key, value in self.__dict__.items() if key != "_run"}
-        state["snip_names"] = {
+        names = {
             name: _Module(value.__name__) if isinstance(value, types.ModuleType) else value
-            for name, value in self.snip_names.items()
+            for name, value in self.names.items()
         }
-        return state
+        return {**vars(self), "names": names, "run": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self.snip_names = {
+        vars(self).update(state)
+        self.names = {
             name: importlib.import_module(value) if isinstance(value, _Module) else value
-            for name, value in self.snip_names.items()
+            for name, value in self.names.items()
         }
         self._compile()
-
-    def _get_name(self) -> str:
-        return f"Accelerated{type(self.snip_plain[0]).__name__}"
 
 
 class _Module(str):
-    """A module in a pickle: its name."""
+    """A Python module in a pickle: its name."""
 
     __slots__ = ()
+
+
+class AcceleratedNetwork(Accelerated):
+    """What the class of an accelerated network has beside the user's class."""
+
+    snip_conversion: Conversion
+
+    def __init_subclass__(cls, **_settings: Any) -> None:
+        """The user's own `__init_subclass__` is not called: it is for classes that users write."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """An ordinary module: `type(network)(...)` is how nn.Sequential makes a slice."""
+        return user_class(cls)(*args, **kwargs)
+
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        # This class cannot be imported, so copies and pickles name the user's class instead.
+        get = getattr(type(self), "__getstate__", vars)
+        return _empty_network, (user_class(type(self)),), get(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # Not a `__deepcopy__` of the user's: its constructor would know nothing of sparse layers.
+        make, (kind,), state = self.__reduce_ex__(4)
+        twin = memo[id(self)] = make(kind)
+        twin.__setstate__(copy.deepcopy(state, memo))
+        return twin
+
+    def _get_name(self) -> str:
+        return f"Accelerated{type(self).__name__}"  # for print(network)
+
+
+def accelerated(root: nn.Module, conversion: Conversion) -> nn.Module:
+    """Make an accelerated network of `root`, whose layers are sparse already."""
+    root.__class__ = _accelerated_class(type(root))
+    vars(root)["snip_conversion"] = conversion  # past a `__setattr__` of the user's
+    return root
+
+
+def not_accelerated(network: nn.Module) -> nn.Module:
+    """Make `network` an object of the user's class again."""
+    network.__class__ = user_class(type(network))
+    del vars(network)["snip_conversion"]
+    return network
+
+
+def user_class(made: type) -> Any:
+    """The user's class that the class of an accelerated network was made from."""
+    return made.__bases__[1]
+
+
+def _accelerated_class(kind: Any) -> Any:
+    """A class of the same name below the user's: made once, as long as anything uses it."""
+    for made in type.__subclasses__(kind):
+        if made.__bases__[0] is AcceleratedNetwork:
+            return made
+
+    @functools.wraps(kind.forward)
+    def forward(self: AcceleratedNetwork, *args: Any, **kwargs: Any) -> Any:
+        return self.snip_conversion.forward(self, kind, args, kwargs)
+
+    # Its names are the user's class's: libraries write them into files, and look up their source.
+    copied = ("__module__", "__qualname__", "__doc__")
+    names = {"forward": forward, **{name: getattr(kind, name) for name in copied}}
+    bases = (AcceleratedNetwork, kind)
+    return types.new_class(kind.__name__, bases, exec_body=lambda body: body.update(names))
+
+
+def _empty_network(kind: Any) -> Any:
+    """An accelerated network that a copy or a pickle has yet to fill."""
+    return object.__new__(_accelerated_class(kind))

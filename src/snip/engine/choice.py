@@ -15,8 +15,9 @@ from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import nearest
 from snip.common.timing import best_time
 from snip.engine.accelerate import accelerate
-from snip.engine.accelerated import Network
+from snip.engine.fused.program import straight_of
 from snip.engine.kernels.straight import Gradients
+from snip.engine.layers.packing import ways_of
 from snip.masks import held_masks
 
 ENGINES = ("auto", "sparse", "dense")
@@ -29,10 +30,10 @@ class Choice:
 
     engine: str
     ways: dict[str, str] = field(default_factory=dict)  # of layers that do not run sparse
-    step_seconds: dict[str, float] = field(default_factory=dict)  # what "auto" measured
+    step_seconds: dict[str, float] = field(default_factory=dict)  # by engine, if measured
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON writes it."""
+        """A dict that JSON can write."""
         return asdict(self)
 
     @classmethod
@@ -50,9 +51,9 @@ def choose(
     if engine == "dense" or held_masks(model) is None:
         return model, Choice("dense")
     fast = accelerate(model, batch)
-    if not isinstance(fast, Network):  # no native kernels: accelerate has said so
+    if fast is model:  # no native kernels: accelerate has said so
         return model, Choice("dense")
-    chosen = Choice("sparse", fast.snip_ways)
+    chosen = Choice("sparse", ways_of(fast))
     if engine == "sparse":
         return fast, chosen
     seconds = {"dense": _step_seconds(model, batch), "sparse": _step_seconds(fast, batch)}
@@ -86,13 +87,10 @@ def _torch_work(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> N
 def _native_work(
     model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]
 ) -> Callable[[], object] | None:
-    """The same as the one native call that a training makes of it, where it can."""
-    straight = model.snip_straight if isinstance(model, Network) else None
+    """The same work as one native call, if training makes that of it; else None."""
+    straight = straight_of(model)
     program = None if straight is None else straight.training_program(model, *batch)
-    return (
-        None
-        if program is None
-        else partial(
-            Gradients(program.native, len(batch[0])).fill, *(part.contiguous() for part in batch)
-        )
-    )
+    if program is None:
+        return None
+    gradients = Gradients(program.native, len(batch[0]))
+    return partial(gradients.fill, *(part.contiguous() for part in batch))

@@ -167,9 +167,8 @@ class _Held:
 
 def _release_module(module: nn.Module) -> None:
     holder = module.__dict__.pop(HELD, None)
-    if holder is None:
-        return
-    holder.unbind()
+    if holder is not None:
+        holder.unbind()
     _drop_load_hook(module, _after_load)
 
 

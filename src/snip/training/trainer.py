@@ -11,7 +11,6 @@ from torch import nn
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import restored_modes
 from snip.data.dataset import Dataset
-from snip.engine.accelerate import densify
 from snip.engine.fused.step import Step
 from snip.masks import Masks
 from snip.training.config import TrainConfig
@@ -77,8 +76,8 @@ def train_held(
     with seeded(config.seed, device_of(model)), restored_modes(model):
         session = begin(model, data, config, masks, options)
         _loop(session, options)
-        if session.model is not model:
-            densify(session.model)
+        if session.model is not model:  # an accelerated copy was trained: its weights go back
+            unwrap(model).load_state_dict(unwrap(session.model).state_dict())
     return _result(session.state, unwrap(model))
 
 

@@ -7,10 +7,9 @@ from typing import Any
 
 from torch import fx, nn
 
-from snip.engine.layers.chain import linear_chain
 from snip.engine.layers.conv import SparseConv2d
 from snip.engine.layers.layouts import batch_size
-from snip.engine.layers.linear import SparseLinear
+from snip.engine.layers.linear import SparseLinear, linear_chain
 from snip.engine.layers.norm import BlockNorm2d, conv_norm
 from snip.engine.layers.recurrent import SparseRecurrent
 

@@ -1,4 +1,4 @@
-"""What was timed once on this machine is remembered: seconds by description, in one JSON file."""
+"""Remembers what was timed on this machine: seconds by description, in one JSON file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Work = Callable[[], object]
 
 
 class Timings:
-    """Seconds by description; `save` writes them, and nothing breaks where that is impossible."""
+    """Seconds by description. Where no file can be written, layers are timed again."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = default_path() if path is None else path
@@ -24,26 +24,26 @@ class Timings:
         self._new = False
 
     def get(self, key: str, make: Callable[[], Work], measure: Callable[[Work], float]) -> float:
-        """The remembered time, or that of the work which `make` prepares."""
+        """The remembered seconds, or else those that `measure` finds of the work from `make`."""
         if key not in self.seconds:
             self.seconds[key] = measure(make())
             self._new = True
         return self.seconds[key]
 
     def save(self) -> None:
-        """Write what is new."""
+        """Write the file if there are new timings."""
         if not self._new:
             return
         try:
-            # Another process may have saved its own since: keep both.
+            # Another process may have saved timings since this one read the file: keep both.
             merged = _read(self.path) | self.seconds
             write_text(self.path, json.dumps(merged, indent=0, sort_keys=True))
         except FileError:
-            pass  # a read-only home only means to time again next time
+            pass  # a read-only folder: time again next time
 
 
 def default_path() -> Path:
-    """In the user's cache folder, by version and machine."""
+    """A file in the user's cache folder, one per version and machine."""
     return cache_folder() / f"timings-{__version__}-{platform.node() or 'machine'}.json"
 
 
@@ -52,4 +52,4 @@ def _read(path: Path) -> dict[str, float]:
         content = json.loads(path.read_text())
         return {str(key): float(value) for key, value in content.items()}
     except (OSError, ValueError, AttributeError, TypeError):
-        return {}  # none yet, or damaged: it is only a memory
+        return {}  # no file yet, or a damaged one: time again

@@ -1,7 +1,7 @@
-"""How each layer runs: by timing, on the user's machine, remembered.
+"""Decide how each layer runs, by timing it once on the user's machine.
 
-"sparse" is the rule. A layer that is hardly sparse may be faster by "winograd", a dense kernel on
-blocks, or "dense", in torch itself; but torch wants plain tensors, and each change of layout costs
+Most layers run "sparse". One that is hardly sparse may be faster by "winograd", a dense kernel on
+blocks, or "dense", in torch itself; but torch takes plain tensors, and each change of layout costs
 a pass over memory. The cheapest assignment of all layers together is a minimum cut between those
 that take blocks and those that take plain tensors.
 """
@@ -27,8 +27,12 @@ from snip.engine.layers.linear import SparseLinear
 from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD
 
 ROUNDS = 3
-FEW = 20_000  # weights: a smaller product costs less than the timing, and chains better sparse
-LITTLE = 1 << 26  # multiply-adds, a millisecond: as little, and a straight network stays straight
+# A linear layer of fewer weights costs less than timing it would, and a dense one among sparse ones
+# would break their chain.
+FEW = 20_000
+# Below this much work (multiply-adds, about a millisecond) timing costs more than it saves, and
+# converting would break a straight network in two.
+LITTLE = 1 << 26
 BLOCKS, PLAIN = "blocks", "plain"  # the two ends of the cut
 Ways = dict[str, str]
 
@@ -36,7 +40,7 @@ Ways = dict[str, str]
 def fastest_ways(
     traced: fx.GraphModule, root: nn.Module, timings: Timings, *, training: bool
 ) -> Ways:
-    """The way of every layer that is not to run sparse, by its name."""
+    """How each layer runs that is not to run sparse, by its name."""
     with torch.set_grad_enabled(training):
         return _fastest_ways(traced, root, timings, training)
 
@@ -69,13 +73,13 @@ def _fastest_ways(
 
 
 def _add_borders(graph: nx.DiGraph, traced: fx.GraphModule, timings: Timings) -> None:
-    """Between a layer and its neighbours: what a change of layout there costs, both ways."""
+    """Add what a change of layout between neighbours costs, in both directions."""
     for node in traced.graph.nodes:
         shape = node.meta.get("shape", ())
         if node.op == "placeholder":
-            graph.add_edge(node, PLAIN)  # without a capacity: what comes in is plain
+            graph.add_edge(node, PLAIN)  # no capacity means no cut: what comes in is plain
         if len(shape) != 4:
-            continue  # columns and plain matrices: cheap, and on the far side of every convolution
+            continue  # matrices are cheap to convert, and lie behind every convolution
         cost = _conversion_time(shape, timings)
         for user in node.users:
             for one, two in ((node, user), (user, node)):
@@ -85,15 +89,15 @@ def _add_borders(graph: nx.DiGraph, traced: fx.GraphModule, timings: Timings) ->
 def _conv_times(
     layer: SparseConv2d, node: fx.Node, timings: Timings, training: bool
 ) -> dict[str, float]:
-    """Seconds of forward (and backward), each way."""
+    """Seconds of a forward pass (in training with the backward pass) in each way."""
     source: Any = node.args[0]
     shape = source.meta["shape"]
-    first = source.op == "placeholder"  # nobody asks for the gradient of the input
+    first = source.op == "placeholder"  # the gradient of the network's input is not needed
     kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
     work = kept * math.prod(node.meta["shape"]) // node.meta["shape"][1]
     seconds = {SPARSE: 0.0, WINOGRAD: math.inf, DENSE: math.inf}
     if kept * 50 < total or work < LITTLE:
-        return seconds  # below 2% dense has never won; not worth the user's time
+        return seconds  # with 2% of the weights dense has never won: the timing would be lost
 
     def work_of(way: str) -> Callable[[], object]:
         x = torch.randn(shape) if way == DENSE else to_blocks(torch.randn(shape))
@@ -143,7 +147,7 @@ def _dense_linear_wins(
 
 
 def _conversion_time(shape: tuple[int, ...], timings: Timings) -> float:
-    """Seconds to go from plain to blocks, and back with the gradient."""
+    """Seconds to convert plain to blocks and blocks to plain: one is forward, one backward."""
 
     def make() -> Callable[[], object]:
         x = torch.randn(shape)

@@ -1,4 +1,4 @@
-"""A straight network with the addresses of everything, ready for its native call."""
+"""A straight network as the native call takes it: layers with the addresses of their memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from snip.anatomy.accelerated import Accelerated
 from snip.common.errors import InputError
 from snip.engine.fused.stages import Stage
 from snip.engine.kernels.library import vector_floats
@@ -26,7 +27,7 @@ from snip.engine.layers.layouts import FEW_IMAGES, native
 from snip.engine.layers.linear import SparseLinear
 from snip.engine.layers.pool import pool_window
 
-MOST_LANES = 64  # of linear layers: some registers are left for the rest
+MOST_LANES = 64  # of linear layers: their sums then leave some vector registers free
 
 
 class Program:
@@ -41,10 +42,10 @@ class Program:
         *,
         training: bool,
     ) -> None:
-        self.places: dict[nn.Parameter, int] = {}  # where the gradient of each trained one is
+        self.places: dict[nn.Parameter, int] = {}  # each trained parameter's place in the gradient
         self._root, self._training = root, training
         self._owners: dict[str, nn.Module] = {}
-        self._alive: list[Any] = []  # what the structs point to
+        self._alive: list[Any] = []  # keeps the memory that the structs point to
         self._gradients, self._lanes, self._shape = 0, lanes, in_shape
         self._read = np.ones(math.prod(in_shape), dtype=bool)
         layers = [self._layer(stage, root, first=not i) for i, stage in enumerate(stages)]
@@ -52,11 +53,11 @@ class Program:
         self._state = self._now()
 
     def holds(self) -> bool:
-        """Whether modules and parameters are those it was made of, where and what they were."""
+        """Whether modules, parameters and their memory are still those it was made of."""
         return self._state == self._now()
 
     def _now(self) -> list[Any]:
-        state: list[Any] = []  # written out, as it is asked for before every step
+        state: list[Any] = []  # a plain loop: this runs before every step
         for name, module in self._owners.items():
             state.append(self._root.get_submodule(name) is module)
             for p in module._parameters.values():
@@ -107,7 +108,7 @@ class Program:
         channels, height, width = self._shape
         index = layer.index((channels, height, width), self._lanes)
         plans = [index.forward_plan]
-        if self._training:  # nothing else needs the others
+        if self._training:  # inference needs the forward plan only
             plans += [index.backward_plan, index.weights_plan]
             made.backward, made.weights = (ctypes.addressof(plan.struct) for plan in plans[1:])
         made.kind, made.forward = CONV, ctypes.addressof(index.forward_plan.struct)
@@ -123,7 +124,7 @@ class Program:
         self._alive.append(struct)
 
     def _parameter(self, parameter: nn.Parameter, room: int) -> tuple[int, int]:
-        """Its address, and the place of its gradient."""
+        """The address of its values, and its place in the gradient (-1: not trained)."""
         if not native(parameter) or not parameter.is_contiguous():
             raise InputError("the native network takes contiguous float32 parameters on the CPU.")
         if not parameter.requires_grad:
@@ -141,7 +142,7 @@ class Straight:
         self._programs: dict[tuple[Any, ...], Program] = {}
 
     def forward(self, root: nn.Module, x: Any) -> torch.Tensor | None:
-        """The network's output without gradients; None where this is not for the native call."""
+        """The network's output without gradients; None if the native call does not take `x`."""
         if not self._takes(x):
             return None
         program = self._program(root, x.shape, training=False)
@@ -150,7 +151,7 @@ class Straight:
     def training_program(
         self, root: nn.Module, images: torch.Tensor, labels: torch.Tensor
     ) -> Program | None:
-        """The program to train with on such a batch; None where that is not for the native call."""
+        """The program to train on such a batch; None if the native call does not take it."""
         if not self.takes_batch(images, labels):
             return None
         return self._program(root, images.shape, training=True)
@@ -164,19 +165,19 @@ class Straight:
         return isinstance(x, torch.Tensor) and x.ndim == self.rank and len(x) > 0 and native(x)
 
     def _program(self, root: nn.Module, shape: torch.Size, *, training: bool) -> Program | None:
-        """Prepared once; None if the stages do not fit the shape."""
+        """The program for inputs of this shape, prepared once; None if the layers do not fit it."""
         key = (shape[1:], self._lanes(shape[0], training=training), training)
         found = self._programs.get(key)
         if found is None or not found.holds():
             try:
                 found = Program(root, self.stages, tuple(shape[1:]), key[1], training=training)
-            except ValueError:  # the ordinary way will say what is wrong, if anything is
+            except ValueError:  # the user's forward will say what is wrong, if anything is
                 return None
             self._programs[key] = found
         return found
 
     def _lanes(self, batch: int, *, training: bool) -> int:
-        """Of a part: it depends on nothing but the batch, so that sums come out the same."""
+        """Samples computed side by side: by batch size alone, so that equal runs add up equally."""
         if any(stage.kind in ("conv", "pool") for stage in self.stages):
             return 1 if batch < FEW_IMAGES and not training else max(FEW_IMAGES, vector_floats())
         return math.ceil(batch / math.ceil(batch / MOST_LANES))
@@ -186,3 +187,8 @@ class Straight:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"stages": self.stages, "rank": self.rank, "_programs": {}}
+
+
+def straight_of(model: nn.Module) -> Straight | None:
+    """What runs an accelerated network as one native call; None for any other network."""
+    return model.snip_conversion.straight if isinstance(model, Accelerated) else None

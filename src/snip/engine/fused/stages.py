@@ -1,7 +1,7 @@
-"""Networks whose layers follow one another in a line: what they are made of.
+"""Straight networks, whose layers follow one another in a line: what they are made of.
 
-Such a network can run as one native call, in which a small network spends no time on anything but
-its surviving weights.
+Such a network can run as one native call, which saves what torch spends on each operation: in a
+small network that is most of the time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from snip.anatomy.hooks import hooked
 from snip.engine.kernels.straight import MOST_LAYERS
-from snip.engine.layers.chain import linear_chain
 from snip.engine.layers.conv import SparseConv2d
 from snip.engine.layers.layouts import (
     batch_size,
@@ -25,7 +23,7 @@ from snip.engine.layers.layouts import (
     to_blocks,
     to_columns,
 )
-from snip.engine.layers.linear import SparseLinear
+from snip.engine.layers.linear import SparseLinear, linear_chain
 from snip.engine.layers.packing import SPARSE
 from snip.engine.layers.pool import max_pool_on_blocks
 from snip.tracing.arguments import flattens_rows
@@ -33,7 +31,7 @@ from snip.tracing.arguments import flattens_rows
 
 @dataclass(frozen=True)
 class Stage:
-    """One layer: a module by its name, or a pooling or ReLU."""
+    """One layer of the line: a sparse layer by its name, a pooling, or a ReLU."""
 
     kind: str  # "linear", "conv", "pool" or "relu"
     module: str = ""
@@ -41,9 +39,9 @@ class Stage:
 
 
 def straight_stages(graph: fx.Graph, root: nn.Module) -> tuple[Stage, ...] | None:
-    """The stages of a converted network from input to output; None if it is anything else."""
+    """The stages of a converted graph from input to output; None if it is not a straight line."""
     nodes = [n for n in graph.nodes if n.op != "get_attr" and n.target is not batch_size]
-    if sum(n.op == "placeholder" for n in nodes) != 1 or any(map(hooked, root.modules())):
+    if sum(n.op == "placeholder" for n in nodes) != 1:
         return None
     stages: list[Stage] = []
     for before, node in pairwise(nodes):
@@ -58,7 +56,7 @@ def straight_stages(graph: fx.Graph, root: nn.Module) -> tuple[Stage, ...] | Non
 
 
 def _stages(node: fx.Node, root: nn.Module, first: bool) -> list[Stage] | None:
-    """What one node does; None for what has no native counterpart."""
+    """The stages that one node stands for; None if the native call cannot do what it does."""
     target = node.target
     if target in (to_columns, to_blocks) or (first and _flattens(node, root)):
         return []  # the native network reads plain rows, whatever their shape
@@ -72,19 +70,21 @@ def _stages(node: fx.Node, root: nn.Module, first: bool) -> list[Stage] | None:
         names = [str(a.target) for a in node.all_input_nodes if a.op == "get_attr"]
         layers = [(name, root.get_submodule(name)) for name in names]
         if all(_supported(layer) for _, layer in layers):
-            kinds = {SparseLinear: "linear", SparseConv2d: "conv"}
-            return [Stage(kinds[type(layer)], name) for name, layer in layers]
+            return [
+                Stage("linear" if isinstance(layer, SparseLinear) else "conv", name)
+                for name, layer in layers
+            ]
     return None
 
 
 def _runs_once(stages: list[Stage]) -> bool:
-    """A layer that runs twice would have two gradients."""
+    """Whether no layer is called twice: it would have two gradients, and there is room for one."""
     names = [stage.module for stage in stages if stage.module]
     return bool(names) and len(names) == len(set(names)) and len(stages) <= MOST_LAYERS
 
 
 def _supported(layer: nn.Module) -> bool:
-    """A layer that runs sparse."""
+    """Whether a layer runs sparse: the native call knows no other way."""
     return isinstance(layer, (SparseLinear, SparseConv2d)) and layer.way == SPARSE
 
 

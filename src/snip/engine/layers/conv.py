@@ -11,7 +11,7 @@ from torch import nn
 from snip.engine.kernels.conv import ConvIndex
 from snip.engine.kernels.conversions import LANES
 from snip.engine.kernels.winograd import WinogradShape
-from snip.engine.layers.layouts import Pair, from_blocks, native, pair, to_blocks
+from snip.engine.layers.layouts import Pair, from_blocks, native, to_blocks
 from snip.engine.layers.packing import DENSE, SPARSE, WAYS, WINOGRAD, PackedModule
 from snip.engine.layers.products import After, ConvProduct, SparseProducts, WinogradProducts
 
@@ -20,44 +20,61 @@ class SparseConv2d(PackedModule):
     """A convolution whose surviving weights are its only parameters."""
 
     weight: torch.Tensor
-    relu = False
+    # Settings of nn.Conv2d, as it has them.
+    in_channels: int
+    out_channels: int
+    kernel_size: Pair
+    stride: Pair
+    padding: Pair | str
+    dilation: Pair
+    groups: int
 
-    def __init__(
-        self, layer: nn.Conv2d, mask: torch.Tensor | None, bias_mask: torch.Tensor | None
-    ) -> None:
-        super().__init__()
-        self.stride, self.dilation = pair(layer.stride), pair(layer.dilation)
-        self.padding, self.groups = _padding(layer), layer.groups
-        self.add_packed("weight", layer.weight, mask)
-        self.add_packed("bias", layer.bias, bias_mask)
-        self.indices: dict[tuple[int, ...], ConvIndex] = {}
+    @classmethod
+    def covers(cls, layer: Any) -> bool:
+        """Zero padding of the same width on both sides."""
+        return super().covers(layer) and layer.padding_mode == "zeros" and _is_symmetric(layer)
+
+    @property
+    def padding_sizes(self) -> Pair:
+        """The padding in numbers, where the setting may be a word."""
+        if self.padding == "valid":
+            return (0, 0)
+        if isinstance(self.padding, str):  # "same"
+            (kh, kw), (dh, dw) = self.kernel_size, self.dilation
+            return dh * (kh - 1) // 2, dw * (kw - 1) // 2
+        return self.padding
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Plain [N, C, H, W] -> [N, O, H', W']."""
+        """Plain [N, C, H, W] -> [N, O, H', W'], as nn.Conv2d does it."""
         if x.ndim == 3:
             return self.forward(x[None])[0]
         if not native(x) or not native(self.weight) or not x.numel():
             return self.in_dense(x)
-        return from_blocks(self.on_blocks(to_blocks(x), len(x)), len(x))
+        return from_blocks(self._on_blocks(to_blocks(x), len(x), relu=False), len(x))
 
     def on_blocks(self, x: torch.Tensor, batch: int) -> torch.Tensor:
-        """Blocks -> blocks."""
+        """Blocks -> blocks, with the ReLU behind it if there is one."""
         if not native(x) or not native(self.weight):
-            return to_blocks(self.in_dense(from_blocks(x, batch)))
+            y = self.in_dense(from_blocks(x, batch))
+            return to_blocks(y.relu() if self.relu else y)
+        return self._on_blocks(x, batch, relu=self.relu)
+
+    def _on_blocks(self, x: torch.Tensor, batch: int, *, relu: bool) -> torch.Tensor:
+        bias = self.dense("bias")
         if not torch.is_grad_enabled():
-            return self.infer(x, batch, After(bias=self.dense("bias"), relu=self.relu))
-        x, bias = x.contiguous(), self.dense("bias")
-        return ConvProduct.apply(x, self.weight, bias, self._products(x), batch, self.relu)
+            return self.infer(x, batch, After(bias=bias, relu=relu))
+        x = x.contiguous()
+        return ConvProduct.apply(x, self.weight, bias, self._products(x), batch, relu)
 
     def infer(self, x: torch.Tensor, batch: int, after: After) -> torch.Tensor:
-        """Blocks -> blocks without gradients."""
+        """Blocks -> blocks without gradients, which spares what autograd costs."""
         x = x.contiguous()
         return self._products(x).forward(self.weight, x, batch, after)
 
     def ways(self) -> tuple[str, ...]:
         """All three where the Winograd kernel covers this layer: 3 x 3, stride 1, one group."""
         plain = self.stride == self.dilation == (1, 1) and self.groups == 1
-        small = self.packed["weight"].shape[2:] == (3, 3) and max(self.padding) <= 2
+        small = self.kernel_size == (3, 3) and max(self.padding_sizes) <= 2
         return WAYS if plain and small else (SPARSE, DENSE)
 
     def _products(self, x: torch.Tensor) -> SparseProducts:
@@ -65,61 +82,34 @@ class SparseConv2d(PackedModule):
         index = self.index((channels, height, width), lanes)
         if self.way != WINOGRAD or lanes != LANES:
             return SparseProducts(index)
-        shape = WinogradShape(channels, index.out_shape[0], (height, width), self.padding)
+        shape = WinogradShape(channels, self.out_channels, (height, width), self.padding_sizes)
         return WinogradProducts(index, self.packed["weight"], shape)
 
     def in_dense(self, x: torch.Tensor) -> torch.Tensor:
         """Plain activations through torch's own convolution: for layers that are hardly sparse."""
-        weight = self.dense("weight")
-        assert weight is not None
-        y = F.conv2d(
-            x, weight, self.dense("bias"), self.stride, self.padding, self.dilation, self.groups
-        )
-        return y.relu() if self.relu else y
+        settings = (self.stride, self.padding_sizes, self.dilation, self.groups)
+        return F.conv2d(x, self.whole("weight"), self.dense("bias"), *settings)
 
     def index(self, in_shape: tuple[int, int, int], lanes: int = LANES) -> ConvIndex:
-        """Prepared once per size of input and number of lanes."""
+        """Where the kernels find the weights: prepared once per size of input and lanes."""
         key = (*in_shape, lanes)
         if key not in self.indices:
-            self.indices[key] = ConvIndex(
-                self.packed["weight"].mask,
-                in_shape,
-                *(self.stride, self.padding, self.dilation, self.groups, lanes),
-            )
-        return self.indices[key]
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Indices hold addresses of this process, and are quickly prepared again.
-        return self.__dict__ | {"indices": {}}
+            settings = (self.stride, self.padding_sizes, self.dilation, self.groups)
+            self.indices[key] = ConvIndex(self.packed["weight"].mask, in_shape, *settings, lanes)
+        index: ConvIndex = self.indices[key]
+        return index
 
     def extra_repr(self) -> str:
         """For print(model)."""
-        out, inputs, *kernel = self.packed["weight"].shape
         return (
-            f"{inputs * self.groups}, {out}, kernel_size={tuple(kernel)}, stride={self.stride}, "
-            f"padding={self.padding}, kept={self.packed['weight'].kept:,}"
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, padding={self.padding_sizes}, "
+            f"kept={self.packed['weight'].kept:,}"
         )
 
 
-def convertible(layer: nn.Module) -> bool:
-    """Whether the engine has a sparse layer for this one."""
-    if type(layer) is nn.Conv2d:
-        return layer.padding_mode == "zeros" and _padding_is_symmetric(layer)
-    return type(layer) is nn.Linear
-
-
-def _padding(layer: nn.Conv2d) -> Pair:
-    if layer.padding == "valid":
-        return (0, 0)
-    if layer.padding == "same":
-        sizes = zip(pair(layer.kernel_size), pair(layer.dilation), strict=True)
-        height, width = (dilation * (k - 1) // 2 for k, dilation in sizes)
-        return height, width
-    assert not isinstance(layer.padding, str)
-    return pair(layer.padding)
-
-
-def _padding_is_symmetric(layer: nn.Conv2d) -> bool:
+def _is_symmetric(layer: nn.Conv2d) -> bool:
+    """Whether as much padding goes to the left and top as to the right and bottom."""
     if layer.padding != "same":
         return True
     return all(d * (k - 1) % 2 == 0 for k, d in zip(layer.kernel_size, layer.dilation, strict=True))

@@ -1,4 +1,4 @@
-"""The ways into, out of and between the engine's layouts, as differentiable functions.
+"""Conversions into, out of and between the engine's layouts, as differentiable functions.
 
 plain:   [batch, ...], as torch has it
 blocks:  [ceil(batch / lanes), C, H, W, lanes], a convolution's activations; with a single lane,
@@ -8,6 +8,7 @@ columns: [features, batch], a linear or recurrent layer's activations, one sampl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,65 +25,33 @@ from snip.engine.kernels.conversions import (
 )
 
 Pair = tuple[int, int]
+Change = Callable[[torch.Tensor], torch.Tensor]
 
 
-class _ToBlocks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.batch = len(x)
-        return rows_to_blocks(x)
+class _Convert(torch.autograd.Function):
+    """A change of layout: `there` forward, `back` for the gradient."""
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
-        return blocks_to_rows(dy.contiguous(), ctx.batch)
-
-
-class _FromBlocks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, batch: int) -> torch.Tensor:
-        return blocks_to_rows(x.contiguous(), batch)
+    def forward(ctx: Any, x: torch.Tensor, there: Change, back: Change) -> torch.Tensor:
+        ctx.back = back
+        return there(x)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return rows_to_blocks(dy), None
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return ctx.back(dy), None, None
 
 
-class _Flatten(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, batch: int) -> torch.Tensor:
-        ctx.shape = x.shape[1:-1]
-        return blocks_to_columns(x.contiguous(), batch)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
-        dy = dy if dy.stride(-1) == 1 else dy.contiguous()
-        return columns_to_blocks(dy, ctx.shape), None
-
-
-class _ToColumns(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return rows_to_columns(x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
-        return dy.t()
-
-
-FEW_IMAGES = 8  # fewer would leave most lanes idle
+FEW_IMAGES = 8  # fewer images than this would leave most lanes of a block idle
 
 
 def lanes_for(batch: int) -> int:
-    """Lanes of blocks; few images are kept apart where no gradient is asked for."""
+    """Lanes of the blocks for so many images: one for a few images without gradients."""
     return 1 if batch < FEW_IMAGES and not torch.is_grad_enabled() else LANES
 
 
 def native(x: torch.Tensor) -> bool:
-    """Whether the kernels take this tensor; anything else goes the slow, correct way."""
+    """Whether the kernels take this tensor; torch computes with any other, slowly."""
     return x.dtype == torch.float32 and x.device.type == "cpu"
 
 
@@ -91,7 +60,8 @@ def to_blocks(x: torch.Tensor) -> torch.Tensor:
     if lanes_for(len(x)) == 1:
         return x.contiguous()[..., None]
     if native(x):
-        return _ToBlocks.apply(x)
+        batch = len(x)  # not in the lambda, which would keep x alive until the backward pass
+        return _Convert.apply(x, rows_to_blocks, lambda dy: _to_rows(dy, batch))
     padded = F.pad(x, (0, 0, 0, 0, 0, 0, 0, -len(x) % LANES))
     return padded.unflatten(0, (-1, LANES)).permute(0, 2, 3, 4, 1)
 
@@ -101,18 +71,29 @@ def from_blocks(x: torch.Tensor, batch: int) -> torch.Tensor:
     if x.shape[-1] == 1:
         return x[..., 0]
     if native(x):
-        return _FromBlocks.apply(x, batch)
+        return _Convert.apply(x, lambda x: _to_rows(x, batch), rows_to_blocks)
     return x.permute(0, 4, 1, 2, 3).flatten(0, 1)[:batch]
+
+
+def _to_rows(blocks: torch.Tensor, batch: int) -> torch.Tensor:
+    return blocks_to_rows(blocks.contiguous(), batch)
 
 
 def flatten_blocks(x: torch.Tensor, batch: int) -> torch.Tensor:
     """blocks -> [C * H * W, N]: what flatten(1) is to plain activations."""
-    return _Flatten.apply(x, batch) if native(x) else from_blocks(x, batch).flatten(1).t()
+    if not native(x):
+        return from_blocks(x, batch).flatten(1).t()
+    shape = x.shape[1:-1]
+    return _Convert.apply(
+        x,
+        lambda x: blocks_to_columns(x.contiguous(), batch),
+        lambda dy: columns_to_blocks(as_columns(dy), shape),
+    )
 
 
 def to_columns(x: torch.Tensor) -> torch.Tensor:
     """[N, features] -> [features, N]."""
-    return _ToColumns.apply(x) if native(x) else x.t()
+    return _Convert.apply(x, rows_to_columns, torch.t) if native(x) else x.t()
 
 
 def from_columns(x: torch.Tensor) -> torch.Tensor:
@@ -126,7 +107,7 @@ def as_columns(x: torch.Tensor) -> torch.Tensor:
 
 
 def pair(value: int | tuple[int, ...]) -> Pair:
-    """A number stands for both directions."""
+    """A setting for both directions; a single number stands for both."""
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 

@@ -72,7 +72,7 @@ class _NormEval(torch.autograd.Function):
 def scale_and_shift(
     gamma: Tensor | None, beta: Tensor | None, mean: Tensor, variance: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """What batch norm by known statistics does to each channel."""
+    """Batch norm by known statistics as one scale and one shift per channel."""
     assert variance is not None  # where there is a mean
     scale = torch.rsqrt(variance + eps) * (1 if gamma is None else gamma)
     return scale, (0 if beta is None else beta) - mean * scale
@@ -145,7 +145,7 @@ def _refuse_single_values(batch: int, x: Tensor) -> None:
 
 
 def conv_norm(x: Tensor, batch: int, conv: SparseConv2d, norm: BlockNorm2d) -> Tensor:
-    """A convolution and the batch norm behind it; one pass where the norm is a known scale."""
+    """A convolution and the batch norm behind it: in inference one pass over the memory."""
     mean, variance = norm.running_mean, norm.running_var
     tensors = (x, conv.weight, *(t for t in (norm.weight, mean) if t is not None))
     if torch.is_grad_enabled() or norm.training or mean is None or not all(map(native, tensors)):

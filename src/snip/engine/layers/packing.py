@@ -1,22 +1,29 @@
-"""A parameter of which only the surviving weights exist, under its original name in files."""
+"""What all sparse layers share: packed parameters, and the ordinary layer they stand for."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from torch import nn
+
+from snip.engine.kernels.index import LinearIndex
+from snip.masks.holding import HELD, release
 
 # How a layer runs: by its surviving weights, by a dense Winograd kernel on blocks, or in torch.
 SPARSE, WINOGRAD, DENSE = WAYS = ("sparse", "winograd", "dense")
 
 
 class Packed:
-    """Where the kept values of a tensor of `shape` belong: positions in flat order."""
+    """Where the kept values of one parameter belong: their positions in flat order."""
 
-    def __init__(self, mask: torch.Tensor) -> None:
-        self.shape = mask.shape
-        self.positions = torch.nonzero(mask.reshape(-1)).flatten()
+    def __init__(self, dense: torch.Tensor, mask: torch.Tensor | None) -> None:
+        self.shape = dense.shape
+        self.masked = mask is not None  # without a mask all values are kept
+        self.requires_grad = dense.requires_grad
+        kept = torch.ones(dense.numel()) if mask is None else mask.reshape(-1)
+        self.positions = torch.nonzero(kept).flatten()
 
     @property
     def kept(self) -> int:
@@ -51,46 +58,103 @@ class Packed:
 
 
 class PackedModule(nn.Module):
-    """A layer with packed parameters. `state_dict` speaks the plain layer's names and shapes."""
+    """A layer that stands for an ordinary one and has only its surviving weights as parameters.
+
+    Everything else about the ordinary layer (settings, mode, hooks, a user's own attributes) is
+    taken over under the same names, and `state_dict` has the ordinary names and shapes.
+    """
+
+    WEIGHTS = frozenset({"weight"})  # the parameters that an ordinary layer must have,
+    BIASES = frozenset({"bias"})  # and those that it may have
+    # The attributes that are not the ordinary layer's. Its parameters and its hold on the masks
+    # are not taken over: they would carry the dense weights along.
+    OWN = frozenset({"_parameters", HELD, "kind", "packed", "indices", "way", "relu"})
 
     way = SPARSE  # the one place that says how this layer runs
+    relu = False  # whether `on_blocks` and `on_columns` end with a ReLU; `forward` never does
+
+    def __init__(self, layer: nn.Module, masks: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.__dict__.update(self._without_own(_state(layer)))
+        self.kind = type(layer)
+        self.packed: dict[str, Packed] = {}
+        self.indices: dict[Any, Any] = {}  # what the kernels read, prepared when it is needed
+        for name, parameter in layer._parameters.items():
+            self._pack(name, parameter, masks.get(name))
+
+    @classmethod
+    def covers(cls, layer: nn.Module) -> bool:
+        """Whether this class can stand for a layer of the type that the table names."""
+        return cls.WEIGHTS <= layer._parameters.keys() <= cls.WEIGHTS | cls.BIASES
 
     def ways(self) -> tuple[str, ...]:
         """The ways in which this layer can run."""
         return (SPARSE,)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.packed: dict[str, Packed] = {}
-
-    def add_packed(self, name: str, dense: torch.Tensor | None, mask: torch.Tensor | None) -> None:
-        """Register `name`: whole without a mask, its kept values with one, nothing if all went."""
-        if dense is None or (mask is not None and not mask.any() and dense.ndim == 1):
+    def _pack(self, name: str, dense: torch.Tensor | None, mask: torch.Tensor | None) -> None:
+        if dense is None:
             self.register_parameter(name, None)
-            if dense is not None:
-                self.packed[name] = Packed(torch.zeros(dense.shape, dtype=torch.bool))
             return
-        if mask is None:
-            mask = torch.ones(dense.shape, dtype=torch.bool)
-        self.packed[name] = Packed(mask)
-        values = self.packed[name].pack(dense.detach()).clone()
+        packed = self.packed[name] = Packed(dense, mask)
+        if not packed.kept and dense.ndim == 1:  # a bias of which nothing is left
+            self.register_parameter(name, None)
+            return
+        values = packed.pack(dense.detach()).clone()
         self.register_parameter(name, nn.Parameter(values, requires_grad=dense.requires_grad))
 
+    def linear_index(self, name: str) -> LinearIndex:
+        """Where the kernels find the weights of a matrix: prepared once."""
+        if name not in self.indices:
+            self.indices[name] = LinearIndex.from_mask(self.packed[name].mask)
+        index: LinearIndex = self.indices[name]
+        return index
+
     def dense(self, name: str) -> torch.Tensor | None:
-        """The parameter as the plain layer has it; differentiable."""
-        if name not in self.packed:
-            return None
-        values = self._parameters[name]
-        if values is None:  # a bias of which nothing is left
-            return None
-        return self.packed[name].unpack(values)
+        """The parameter in its ordinary shape, differentiable; None if nothing of it is left."""
+        values = self._parameters.get(name)
+        return None if values is None else self.packed[name].unpack(values)
+
+    def whole(self, name: str) -> torch.Tensor:
+        """The same, with zeros for a bias of which nothing is left."""
+        dense = self.dense(name)
+        if dense is not None:
+            return dense
+        like = next(p for p in self._parameters.values() if p is not None)
+        return like.new_zeros(self.packed[name].shape)
+
+    # ---- copies: the sparse layer of an ordinary one, and back ----
+
+    def own_settings(self, memo: dict[int, Any]) -> None:
+        """Copy the settings that are still shared with the ordinary layer."""
+        self.__dict__.update(copy.deepcopy(self._without_own(vars(self)), memo))
+        release(self)  # the masks are in `packed` now
+
+    def ordinary_parameters(self) -> dict[str, nn.Parameter | None]:
+        """New parameters for an ordinary layer, with the weights as they are now."""
+        found: dict[str, nn.Parameter | None] = dict.fromkeys(self._parameters)
+        for name, packed in self.packed.items():
+            values = self._parameters[name]
+            trained = packed.requires_grad if values is None else values.requires_grad
+            found[name] = nn.Parameter(self.whole(name).detach().clone(), requires_grad=trained)
+        return found
+
+    def ordinary_state(self, parameters: dict[str, nn.Parameter | None]) -> dict[str, Any]:
+        """The attributes of an ordinary layer with these parameters."""
+        return {**self._without_own(_state(self)), "_parameters": parameters}
+
+    def _without_own(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in state.items() if name not in self.OWN}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Indices hold addresses of this process, and are quickly prepared again.
+        return {**vars(self), "indices": {}}
+
+    # ---- state_dict, in the ordinary layer's names and shapes ----
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name, packed in self.packed.items():
-            values = self._parameters[name]
-            dense = torch.zeros(packed.shape) if values is None else packed.unpack(values.detach())
-            destination[prefix + name] = dense
+        for name in self.packed:
+            destination[prefix + name] = self.whole(name).detach()
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, metadata: Any, strict: bool, *rest: Any
@@ -113,3 +177,14 @@ class PackedModule(nn.Module):
         for name, buffer in self._buffers.items():
             if buffer is not None and prefix + name in state_dict:
                 buffer.copy_(state_dict[prefix + name])
+
+
+def ways_of(network: nn.Module) -> dict[str, str]:
+    """How each layer of an accelerated network runs that does not run sparse, by its name."""
+    layers = ((n, m) for n, m in network.named_modules() if isinstance(m, PackedModule))
+    return {name: layer.way for name, layer in layers if layer.way != SPARSE}
+
+
+def _state(module: nn.Module) -> dict[str, Any]:
+    """A module's attributes, as a copy or a pickle of it has them."""
+    return dict(module.__reduce_ex__(2)[2])  # type: ignore[arg-type]

@@ -72,7 +72,7 @@ class LinearProducts(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class After:
-    """What is done to a convolution's sums in the same pass: * scale, + bias, then ReLU."""
+    """What follows a convolution's sums in the same pass: times scale, plus bias, then ReLU."""
 
     scale: torch.Tensor | None = None
     bias: torch.Tensor | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,13 +17,6 @@ from snip.engine.layers.layouts import as_columns, native
 from snip.engine.layers.packing import PackedModule
 
 Tensor = torch.Tensor
-
-
-def convertible(layer: nn.Module) -> bool:
-    """One direction, one layer, no projection, no dropout: what the sparse layer covers."""
-    if not isinstance(layer, (nn.LSTM, nn.GRU)):
-        return False
-    return layer.num_layers == 1 and not layer.bidirectional and layer.proj_size == 0
 
 
 class LstmSequence(torch.autograd.Function):
@@ -106,17 +98,33 @@ class GruSequence(torch.autograd.Function):
 class SparseRecurrent(PackedModule):
     """`nn.LSTM` or `nn.GRU` with only its surviving weights as parameters."""
 
+    WEIGHTS = frozenset({"weight_ih_l0", "weight_hh_l0"})
+    BIASES = frozenset({"bias_ih_l0", "bias_hh_l0"})
+    OWN = PackedModule.OWN | {"_flat_weights"}  # a list of the ordinary layer's parameters
+
     weight_ih_l0: Tensor
     weight_hh_l0: Tensor
+    # Settings of nn.LSTM and nn.GRU, as they have them.
+    input_size: int
+    hidden_size: int
+    bias: bool
+    batch_first: bool
+    _flat_weights_names: list[str]
 
-    def __init__(self, layer: Any, masks: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self.is_lstm, self.batch_first = isinstance(layer, nn.LSTM), layer.batch_first
-        self.input_size, self.hidden_size = layer.input_size, layer.hidden_size
-        for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
-            self.add_packed(name, getattr(layer, name, None), masks.get(name))
-        self.index_w = LinearIndex.from_mask(self.packed["weight_ih_l0"].mask)
-        self.index_u = LinearIndex.from_mask(self.packed["weight_hh_l0"].mask)
+    @classmethod
+    def covers(cls, layer: Any) -> bool:
+        """One direction, one layer, no projection; dropout is between layers, so there is none."""
+        return super().covers(layer) and layer.num_layers == 1
+
+    def ordinary_state(self, parameters: dict[str, nn.Parameter | None]) -> dict[str, Any]:
+        """The attributes of an ordinary layer, which keeps its parameters in a list as well."""
+        flat = [parameters[name] for name in self._flat_weights_names]
+        return {**super().ordinary_state(parameters), "_flat_weights": flat}
+
+    @property
+    def is_lstm(self) -> bool:
+        """Whether it stands for an LSTM; otherwise for a GRU."""
+        return self.kind is nn.LSTM
 
     def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """As torch's layer: (outputs, last state)."""
@@ -128,25 +136,26 @@ class SparseRecurrent(PackedModule):
             x = x.transpose(0, 1)
         steps, batch = x.shape[:2]
         columns = as_columns(x.permute(2, 0, 1).reshape(self.input_size, steps * batch))
+        indices = self.linear_index("weight_ih_l0"), self.linear_index("weight_hh_l0")
         if self.is_lstm:
             h0, c0 = (self._start(part, batch, x) for part in (state or (None, None)))
             out, last_h, last_c = LstmSequence.apply(
                 *(columns, self.weight_ih_l0, self.weight_hh_l0, self._lstm_bias(), h0, c0),
-                *(self.index_w, self.index_u),
+                *indices,
             )
             last: Any = (last_h.t()[None], last_c.t()[None])
         else:
             out, last_h = GruSequence.apply(
                 *(columns, self.weight_ih_l0, self.weight_hh_l0),
                 *(self.dense("bias_ih_l0"), self.dense("bias_hh_l0")),
-                *(self._start(state, batch, x), self.index_w, self.index_u),
+                *(self._start(state, batch, x), *indices),
             )
             last = last_h.t()[None]
         order = (2, 1, 0) if self.batch_first else (1, 2, 0)
         return out.view(self.hidden_size, steps, batch).permute(order), last
 
     def last_output(self, x: Tensor) -> Tensor:
-        """What the layer puts out at the last step, without the way through all the others."""
+        """The output of the last step alone, which spares the gradient of all the others."""
         last = self(x)[1]
         return (last[0] if self.is_lstm else last)[0]
 
@@ -161,17 +170,10 @@ class SparseRecurrent(PackedModule):
 
     def _in_dense(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Another dtype or device, or a single sequence: torch's own layer, correct and slow."""
-        kind = nn.LSTM if self.is_lstm else nn.GRU
-        weight = self.weight_ih_l0
-        layer = kind(self.input_size, self.hidden_size, batch_first=self.batch_first)
-        layer = layer.to(weight.device, weight.dtype)
-        names = [name for name, _ in layer.named_parameters()]
-        weights = {name: self._dense_or_zero(name, layer) for name in names}
+        settings = {"bias": self.bias, "batch_first": self.batch_first, "device": "meta"}
+        layer = self.kind(self.input_size, self.hidden_size, **settings)
+        weights = {name: self.whole(name) for name in self.packed}
         return torch.func.functional_call(layer, weights, (x, state))
-
-    def _dense_or_zero(self, name: str, layer: nn.Module) -> Tensor:
-        dense = self.dense(name)
-        return torch.zeros_like(layer.get_parameter(name)) if dense is None else dense
 
     def extra_repr(self) -> str:
         """For print(model)."""
@@ -187,7 +189,7 @@ def _with_start(start: Tensor, columns: int) -> Tensor:
 
 
 def _carried(gradient: Tensor | None, hidden: int, batch: int) -> Tensor:
-    """The gradient of a last state, to be written to."""
+    """A copy of the gradient of a last state, which the kernel writes to."""
     if gradient is not None:
         return gradient.clone(memory_format=torch.contiguous_format)
     return empty(hidden, batch).zero_()
@@ -200,7 +202,7 @@ def _as_columns(gradient: Tensor | None) -> Tensor | None:
 def _products(
     index: LinearIndex, values: Tensor, x: Tensor, dy: Tensor, to_x: bool, to_w: bool, to_b: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients that are wanted of one product."""
+    """The gradients of one product that are wanted: of its input, weights and bias."""
     dx = empty(*x.shape) if to_x else None
     dw = torch.empty_like(values) if to_w else None
     db = empty(index.rows) if to_b else None

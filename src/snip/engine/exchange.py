@@ -1,0 +1,86 @@
+"""Copies of a network in which ordinary layers are sparse ones, and back.
+
+Both ways are one `deepcopy` whose memo has the new layers and parameters from the start: it puts
+them wherever the old ones stood (under two names, in a list, in a hook) and copies no old weight.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.engine.layers.norm import BlockNorm2d
+from snip.engine.layers.packing import PackedModule
+from snip.masks import Masks
+from snip.masks.holding import PROVENANCE, hold
+
+
+def with_sparse_layers(
+    model: nn.Module, sparse: Mapping[nn.Module, PackedModule], masks: Masks
+) -> nn.Module:
+    """A copy of `model` in which each key of `sparse` is its value; other masks are held."""
+    memo: dict[int, Any] = {}
+    for layer, twin in sparse.items():
+        memo[id(layer)] = twin
+        _replace(memo, layer, twin._parameters)
+    root = copy.deepcopy(model, memo)
+    for twin in sparse.values():
+        twin.own_settings(memo)
+    _change_class(root, nn.BatchNorm2d, BlockNorm2d)
+    packed = _packed_masks(root)
+    hold(root, {n: mask for n, mask in masks.items() if n not in packed}, masks.provenance)
+    return root
+
+
+def with_ordinary_layers(root: nn.Module) -> nn.Module:
+    """A copy of `root` with ordinary layers, which hold the masks that were packed."""
+    memo: dict[int, Any] = {}
+    exchanged = []
+    for module in root.modules():
+        if isinstance(module, PackedModule):
+            layer, parameters = module.kind.__new__(module.kind), module.ordinary_parameters()
+            # Whole at once, if with shared settings: a user's `__deepcopy__` may look at it.
+            layer.__setstate__(module.ordinary_state(parameters))
+            memo[id(module)] = layer
+            _replace(memo, module, parameters)
+            exchanged.append((module, layer, parameters))
+    plain = copy.deepcopy(root, memo)
+    for module, layer, parameters in exchanged:
+        layer.__setstate__(copy.deepcopy(module.ordinary_state(parameters), memo))
+    for norm in _change_class(plain, BlockNorm2d, nn.BatchNorm2d):
+        vars(norm).pop("relu", None)
+    hold(plain, _packed_masks(root), vars(root).get(PROVENANCE, {}))
+    return plain
+
+
+def _change_class(root: nn.Module, old: type[nn.Module], new: type[nn.Module]) -> list[nn.Module]:
+    """Make modules of one class those of another that has the same attributes."""
+    found = [module for module in root.modules() if type(module) is old]
+    for module in found:
+        module.__class__ = new
+    return found
+
+
+def _replace(
+    memo: dict[int, Any], layer: nn.Module, parameters: Mapping[str, nn.Parameter | None]
+) -> None:
+    """Let a deepcopy find the new parameters where it meets a layer's own."""
+    for name, parameter in layer._parameters.items():
+        new = parameters[name]
+        if parameter is not None and new is not None:
+            memo[id(parameter)] = new
+
+
+def _packed_masks(root: nn.Module) -> dict[str, torch.Tensor]:
+    """The masks of the sparse layers, by parameter name."""
+    return {
+        f"{prefix}.{name}": packed.mask
+        for prefix, module in root.named_modules()
+        if isinstance(module, PackedModule)
+        for name, packed in module.packed.items()
+        if packed.masked
+    }
