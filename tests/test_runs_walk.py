@@ -81,6 +81,13 @@ def test_a_resumed_run_reads_its_masks_instead(snip: Snip, calls: Counter[str]) 
     assert calls == Counter({**ONCE, "masks written": 0, "masks read": 1})
 
 
+def test_a_finished_run_is_read_without_a_lock(snip: Snip, finished_run: Path) -> None:
+    (finished_run / ".lock").unlink()
+    before = sorted(finished_run.iterdir())
+    assert snip(*RUN, "--folder", finished_run)[0] == 0
+    assert sorted(finished_run.iterdir()) == before
+
+
 def test_pruning_alone_builds_and_loads_once(snip: Snip, calls: Counter[str]) -> None:
     assert snip("prune", *RUN[1:5], "--out", "m.safetensors")[0] == 0
     expected = {"networks built": 1, "data sets loaded": 1, "masks written": 1}

@@ -30,9 +30,9 @@ def locked(folder: Path | None) -> Iterator[None]:
     if folder is None or fcntl is None:
         yield
         return
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    before = set() if missing else _names(folder)
     try:
+        missing = [place for place in (folder, *folder.parents) if not place.exists()]
+        before = set() if missing else _names(folder)
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("ab")
     except OSError as error:
