@@ -3,9 +3,13 @@
 // product back to the input; there, a layer of stride s has s*s phases of outputs, each phase being
 // an output channel of its own here ("out" below), written with gaps.
 #pragma once
-#include <cstdint>
+#include <stdint.h>
 
-struct ConvPlan {
+#include "marks.hpp"
+
+namespace snip {
+
+SNIP_STRUCT ConvPlan {
     int32_t lanes;                        // batch elements side by side: tensors are [N/lanes,C,H,W,lanes]
     int32_t in_channels, in_h, in_w;      // the tensor read
     int32_t out_channels, out_h, out_w;   // the tensor written
@@ -29,4 +33,6 @@ struct ConvPlan {
     int32_t silents;
 };
 
-enum SegmentPlace { FIRST = 1, LAST = 2 };
+SNIP_ENUM SegmentPlace { FIRST = 1, LAST = 2 };
+
+}  // namespace snip

@@ -1,7 +1,13 @@
-// Sparse times dense in as columns layout: x is [features, batch] with the batch contiguous, so
-// every surviving weight is one broadcast and a row of multiply-adds. Rows are CSR.
+// Sparse times dense on columns: x is [features, batch] with the batch contiguous, so every surviving
+// weight is one broadcast and a row of multiply-adds. The weights are in CSR (rowptr, cols, values).
+#pragma once
+#include "marks.hpp"
+#include "parallel.hpp"
+#include "vec.hpp"
 
-enum LinearFlags { RELU = 1, ACCUMULATE = 2 };
+namespace snip::SNIP_ISA {
+
+SNIP_ENUM LinearFlags { RELU = 1, ACCUMULATE = 2 };
 
 // y[r] = sum over k in row r of values[k] * x[cols[k]]; values go through `order` when it is given
 // (the transposed product reads the same values in another order).
@@ -102,7 +108,7 @@ static int64_t parts_for(int64_t work, int threads) {
     return threads <= 1 || work < SERIAL_WORK ? 1 : least(4 * threads, work / PART_WORK);
 }
 
-static void linear_forward(const int32_t* rowptr, const int32_t* cols, const int32_t* order,
+SNIP_KERNEL void linear_forward(const int32_t* rowptr, const int32_t* cols, const int32_t* order,
                            const float* values, const float* x, int64_t ldx, const float* bias,
                            float* y, int64_t ldy, int64_t rows, int64_t batch, int32_t flags,
                            int32_t threads) {
@@ -112,5 +118,7 @@ static void linear_forward(const int32_t* rowptr, const int32_t* cols, const int
         product_rows(p, batch, part_of_rows(rowptr, rows, part, parts),
                      part_of_rows(rowptr, rows, part + 1, parts));
     };
-    snip::parallel(parts, threads, body);
+    parallel(parts, threads, body);
 }
+
+}  // namespace snip::SNIP_ISA

@@ -1,5 +1,10 @@
 // Gradients of the sparse linear layer: one dot product per surviving weight (dW), the transposed
 // product (dX), and one pass that applies ReLU's derivative to dY and sums its rows (dbias).
+#pragma once
+#include "linear.hpp"
+#include "memory.hpp"
+
+namespace snip::SNIP_ISA {
 
 // dw[k] = dot(dy[r], x[cols[k]]) for N weights of one row at once, which share the loads of dy.
 template <class V, int N>
@@ -100,7 +105,7 @@ static void mask_row(const float* dy, const float* y, float* g, float* dbias, in
 }
 
 // Null pointers leave a step out: y (no ReLU), dx, dw, dbias.
-static void linear_backward(const int32_t* rowptr, const int32_t* cols, const int32_t* t_rowptr,
+SNIP_KERNEL void linear_backward(const int32_t* rowptr, const int32_t* cols, const int32_t* t_rowptr,
                             const int32_t* t_cols, const int32_t* t_order, const float* values,
                             const float* x, int64_t ldx, const float* dy, int64_t lddy,
                             const float* y, int64_t ldy, float* dx, int64_t lddx, float* dw,
@@ -110,7 +115,7 @@ static void linear_backward(const int32_t* rowptr, const int32_t* cols, const in
     int64_t ldg = lddy;
     if (y) {
         ldg = ceil_div(batch, 16) * 16;
-        g = snip::scratch(snip::MASKED, rows * ldg);
+        g = scratch(MASKED, rows * ldg);
     }
     if (y || dbias) {
         int64_t parts = parts_for(rows * batch, threads);
@@ -119,7 +124,7 @@ static void linear_backward(const int32_t* rowptr, const int32_t* cols, const in
                 mask_row(dy + r * lddy, y ? y + r * ldy : nullptr, const_cast<float*>(g) + r * ldg,
                          dbias ? dbias + r : nullptr, batch);
         };
-        snip::parallel(parts, threads, mask);
+        parallel(parts, threads, mask);
     }
     Product back{t_rowptr, t_cols, t_order, values, g, ldg, nullptr, dx, lddx, 0};
     int64_t parts = parts_for((rowptr[rows] + columns) * batch, threads);
@@ -137,5 +142,7 @@ static void linear_backward(const int32_t* rowptr, const int32_t* cols, const in
                     part_of_rows(rowptr, rows, part + 1, parts));
         }
     };
-    snip::parallel(dx_parts + dw_parts, threads, body);
+    parallel(dx_parts + dw_parts, threads, body);
 }
+
+}  // namespace snip::SNIP_ISA

@@ -1,5 +1,10 @@
-// Batch normalisation with ReLU fused, on blocks. One thread does a whole channel, so that the
+// Batch normalisation with ReLU fused, and the backward pass of bias and ReLU, on blocks. One thread does a whole channel, so that the
 // second pass over it finds it in cache. Lanes beyond the batch do not count and become zero.
+#pragma once
+#include "lanes.hpp"
+#include "marks.hpp"
+
+namespace snip::SNIP_ISA {
 
 struct Moments {
     double mean, squares;  // squares: sum of squared deviations
@@ -58,7 +63,7 @@ static void affine_channel(const Blocks& b, const float* x, float* y, int64_t ch
 }
 
 // Normalises with the batch's own mean and (biased) variance, which it also returns.
-static void norm_train(const float* x, const float* gamma, const float* beta, float* y, float* mean,
+SNIP_KERNEL void norm_train(const float* x, const float* gamma, const float* beta, float* y, float* mean,
                        float* variance, int64_t channels, int64_t plane, int64_t lanes,
                        int64_t batch, double eps, int32_t relu, int32_t threads) {
     Blocks b{channels, plane, lanes, batch};
@@ -72,7 +77,7 @@ static void norm_train(const float* x, const float* gamma, const float* beta, fl
 }
 
 // y = x * scale + shift per channel, then ReLU: batch norm in evaluation mode.
-static void norm_apply(const float* x, const float* scale, const float* shift, float* y,
+SNIP_KERNEL void norm_apply(const float* x, const float* scale, const float* shift, float* y,
                        int64_t channels, int64_t plane, int64_t lanes, int64_t batch, int32_t relu,
                        int32_t threads) {
     Blocks b{channels, plane, lanes, batch};
@@ -82,7 +87,7 @@ static void norm_apply(const float* x, const float* scale, const float* shift, f
 
 // Gradients of norm_train, or with `frozen` those of fixed statistics. ReLU's derivative comes from
 // the output computed again, so that nothing but x need be kept.
-static void norm_backward(const float* x, const float* dy, const float* gamma, const float* beta,
+SNIP_KERNEL void norm_backward(const float* x, const float* dy, const float* gamma, const float* beta,
                           const float* mean, const float* variance, float* dx, float* dgamma,
                           float* dbeta, int64_t channels, int64_t plane, int64_t lanes,
                           int64_t batch, double eps, int32_t relu, int32_t frozen, int32_t threads) {
@@ -125,3 +130,26 @@ static void norm_backward(const float* x, const float* dy, const float* gamma, c
         }
     });
 }
+
+// g = dy where y > 0 (dy without y), zero beyond the batch; dbias = its sums. g may be dy or null.
+SNIP_KERNEL void relu_backward(const float* dy, const float* y, float* g, float* dbias, int64_t channels,
+                          int64_t plane, int64_t lanes, int64_t batch, int32_t threads) {
+    Blocks b{channels, plane, lanes, batch};
+    each_channel(b, threads, [&](int64_t c) {
+        double total = 0;
+        for (int64_t block = 0; block < b.count(); block++) {
+            int64_t at = b.at(block, c);
+            vf sums = splat<vf>(0.0f);
+            each_vector(plane, LaneMask(lanes, b.valid(block)), [&](int64_t i, int64_t n, vi keep) {
+                if (y) keep &= load_upto(y + at + i, n) > splat<vf>(0.0f);
+                vf d = keep_lanes(load_upto(dy + at + i, n), keep);
+                sums += d;
+                if (g) store_upto(g + at + i, d, n);
+            });
+            total += sum(sums);
+        }
+        if (dbias) dbias[c] = float(total);
+    });
+}
+
+}  // namespace snip::SNIP_ISA

@@ -1,4 +1,11 @@
-// Conversions between the layouts: NCHW or [batch, features] rows, blocks of lanes, as columns.
+// Conversions between rows (NCHW, or [batch, features]), blocks [blocks, ..., lanes] and columns
+// [features, batch]; kernels/conversions.py describes the layouts.
+#pragma once
+#include "copies.hpp"
+#include "marks.hpp"
+#include "parallel.hpp"
+
+namespace snip::SNIP_ISA {
 
 static inline void transpose4(const float* from, int64_t from_row, float* to, int64_t to_row) {
     v4 rows[4];
@@ -25,7 +32,7 @@ static void transpose_tile(const float* from, int64_t from_row, float* to, int64
 constexpr int64_t TILE = 64;
 
 // [rows, cols] to [cols, rows], each with its own distance between rows.
-static void transpose(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows,
+SNIP_KERNEL void transpose(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows,
                       int64_t cols, int32_t threads) {
     int64_t across = ceil_div(cols, TILE), down = ceil_div(rows, TILE);
     auto body = [&](int64_t task) {
@@ -34,11 +41,11 @@ static void transpose(const float* from, int64_t from_row, float* to, int64_t to
             transpose_tile(from + r * from_row + c, from_row, to + c * to_row + r, to_row, end - r,
                            least(TILE, cols - c));
     };
-    snip::parallel(across * down, rows * cols < SERIAL_MOVES ? 1 : threads, body);
+    parallel(across * down, rows * cols < SERIAL_MOVES ? 1 : threads, body);
 }
 
 // [batch, features] to [blocks, features, lanes], zero beyond the batch.
-static void rows_to_blocks(const float* rows, float* blocks, int64_t features, int64_t lanes,
+SNIP_KERNEL void rows_to_blocks(const float* rows, float* blocks, int64_t features, int64_t lanes,
                            int64_t batch, int32_t threads) {
     int64_t across = ceil_div(features, TILE), down = ceil_div(batch, lanes);
     auto body = [&](int64_t task) {
@@ -48,10 +55,10 @@ static void rows_to_blocks(const float* rows, float* blocks, int64_t features, i
         transpose_tile(rows + block * lanes * features + f, features, to, lanes, valid, count);
         if (valid < lanes) drop_lanes(to, count, lanes, valid);
     };
-    snip::parallel(across * down, features * batch < SERIAL_MOVES ? 1 : threads, body);
+    parallel(across * down, features * batch < SERIAL_MOVES ? 1 : threads, body);
 }
 
-static void blocks_to_rows(const float* blocks, float* rows, int64_t features, int64_t lanes,
+SNIP_KERNEL void blocks_to_rows(const float* blocks, float* rows, int64_t features, int64_t lanes,
                            int64_t batch, int32_t threads) {
     int64_t across = ceil_div(features, TILE), down = ceil_div(batch, lanes);
     auto body = [&](int64_t task) {
@@ -60,11 +67,11 @@ static void blocks_to_rows(const float* blocks, float* rows, int64_t features, i
                        rows + block * lanes * features + f, features, count,
                        least(lanes, batch - block * lanes));
     };
-    snip::parallel(across * down, features * batch < SERIAL_MOVES ? 1 : threads, body);
+    parallel(across * down, features * batch < SERIAL_MOVES ? 1 : threads, body);
 }
 
 // [blocks, features, lanes] to columns [features, batch].
-static void blocks_to_columns(const float* blocks, float* out, int64_t out_row, int64_t features,
+SNIP_KERNEL void blocks_to_columns(const float* blocks, float* out, int64_t out_row, int64_t features,
                                int64_t lanes, int64_t batch, int32_t threads) {
     auto body = [&](int64_t task) {
         for (int64_t f = task * TILE, end = least(features, f + TILE); f < end; f++)
@@ -72,10 +79,10 @@ static void blocks_to_columns(const float* blocks, float* out, int64_t out_row, 
                 copy_floats(out + f * out_row + b, blocks + (b / lanes * features + f) * lanes,
                             least(lanes, batch - b));
     };
-    snip::parallel(ceil_div(features, TILE), features * batch < SERIAL_MOVES ? 1 : threads, body);
+    parallel(ceil_div(features, TILE), features * batch < SERIAL_MOVES ? 1 : threads, body);
 }
 
-static void columns_to_blocks(const float* in, int64_t in_row, float* blocks, int64_t features,
+SNIP_KERNEL void columns_to_blocks(const float* in, int64_t in_row, float* blocks, int64_t features,
                                int64_t lanes, int64_t batch, int32_t threads) {
     auto body = [&](int64_t task) {
         for (int64_t f = task * TILE, end = least(features, f + TILE); f < end; f++)
@@ -86,5 +93,7 @@ static void columns_to_blocks(const float* in, int64_t in_row, float* blocks, in
                 zero_floats(to + valid, lanes - valid);
             }
     };
-    snip::parallel(ceil_div(features, TILE), features * batch < SERIAL_MOVES ? 1 : threads, body);
+    parallel(ceil_div(features, TILE), features * batch < SERIAL_MOVES ? 1 : threads, body);
 }
+
+}  // namespace snip::SNIP_ISA
