@@ -22,16 +22,18 @@ template <class T>
 struct TypeName<T*> {
     static constexpr const char* text = "pointer";
 };
-#define SNIP_TYPE(type, name)                       \
-    template <>                                     \
-    struct TypeName<type> {                         \
-        static constexpr const char* text = name;   \
+#define SNIP_TYPE(type, name)                     \
+    template <>                                   \
+    struct TypeName<type> {                       \
+        static constexpr const char* text = name; \
     };
 SNIP_TYPE(int32_t, "int32")
 SNIP_TYPE(int64_t, "int64")
 SNIP_TYPE(float, "float")
 SNIP_TYPE(double, "double")
-#define SNIP_NAME_POINTERS(type) SNIP_TYPE(type*, #type "*") SNIP_TYPE(const type*, #type "*")
+#define SNIP_NAME_POINTERS(type) \
+    SNIP_TYPE(type*, #type "*")  \
+    SNIP_TYPE(const type*, #type "*")
 #define SNIP_NOTHING(type, field)
 SNIP_STRUCTS(SNIP_NAME_POINTERS, SNIP_NOTHING)
 
@@ -58,7 +60,7 @@ struct Guarded<F> {
 // instruction set that the machine may not have.
 #define SNIP_ENTRY(name) {#name, reinterpret_cast<AnyKernel>(Guarded<name>::call), Guarded<name>::types},
 #define SNIP_SIZE(type) {#type, nullptr, nullptr, 0, sizeof(type)},
-#define SNIP_FIELD(type, field)                                                                     \
+#define SNIP_FIELD(type, field)                                                             \
     {#type, #field, TypeName<decltype(type::field)>::text, __builtin_offsetof(type, field), \
      sizeof(type::field)},
 #define SNIP_NUMBER(name) {#name, name},

@@ -45,8 +45,8 @@ static void accumulate(const Entry* first, const Entry* end, const RegisterTile&
                 __builtin_prefetch(to + i / T * to_row + i % T * VL, 1);
         }
         if (from) {
-            SNIP_UNROLL for (int i = 0; i < G * T; i++)
-                acc[i] = load<vf>(from + i / T * from_row + i % T * VL);
+            SNIP_UNROLL for (int i = 0; i < G * T; i++) acc[i] =
+                load<vf>(from + i / T * from_row + i % T * VL);
             from += G * from_row;
         } else {
             vf start = splat<vf>(t.start);
@@ -141,8 +141,8 @@ struct SegmentRunner {
     int64_t row_bytes, sums_row, y_row, y_plane;
     float* y;
 
-    SegmentRunner(const ConvOutput& o_, const TilePlace& t_, const Registers& regs_,
-                  const Entry* entries_, const float* packed_)
+    SegmentRunner(const ConvOutput& o_, const TilePlace& t_, const Registers& regs_, const Entry* entries_,
+                  const float* packed_)
         : o(o_), t(t_), regs(regs_), entries(entries_), packed(reinterpret_cast<const char*>(packed_)) {
         const ConvPlan& p = o.plan;
         direct = o.direct(t);
@@ -160,9 +160,19 @@ struct SegmentRunner {
         const Entry* entry = entries + p.segment_entry[segment];
         const Entry* end = entries + p.segment_entry[segment + 1];
         bool final = place & LAST, finish = final && direct;
-        RegisterTile tile{packed, row_bytes, nullptr, sums_row, nullptr, finish ? y_row : sums_row,
-                          o.start(out), 1.0f, o.shift(out), final && o.scale, final && o.relu,
-                          finish || (place & FIRST), 0};
+        RegisterTile tile{packed,
+                          row_bytes,
+                          nullptr,
+                          sums_row,
+                          nullptr,
+                          finish ? y_row : sums_row,
+                          o.start(out),
+                          1.0f,
+                          o.shift(out),
+                          final && o.scale,
+                          final && o.relu,
+                          finish || (place & FIRST),
+                          0};
         if (tile.affine) tile.scale = o.scale[o.channel_of(out)];
         const float* from = place & FIRST ? nullptr : sums;
         float* to = finish ? y + out * y_plane : sums;
@@ -218,9 +228,8 @@ static int64_t conv_work(const ConvPlan& p, int64_t batch) {
 }
 
 // y = convolution of x (* scale) (+ bias) (then ReLU), tensors [ceil(batch/lanes), C, H, W, lanes].
-SNIP_KERNEL void conv_forward(const ConvPlan* plan, const float* values, const float* x,
-                         const float* scale, const float* bias, float* y, int64_t batch, int32_t relu,
-                         int32_t threads) {
+SNIP_KERNEL void conv_forward(const ConvPlan* plan, const float* values, const float* x, const float* scale,
+                              const float* bias, float* y, int64_t batch, int32_t relu, int32_t threads) {
     const ConvPlan& p = *plan;
     check_plan(p);
     threads = conv_work(p, batch) < SERIAL_WORK ? 1 : threads;

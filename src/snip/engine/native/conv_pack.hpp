@@ -10,10 +10,10 @@
 namespace snip::SNIP_ISA {
 
 struct TilePlace {
-    int64_t block;               // which block of the batch
-    int64_t row, col;            // first output of the tile
-    int64_t rows, cols;          // outputs in it (fewer at the edge)
-    int64_t valid;               // lanes that belong to the batch, the rest are padding
+    int64_t block;       // which block of the batch
+    int64_t row, col;    // first output of the tile
+    int64_t rows, cols;  // outputs in it (fewer at the edge)
+    int64_t valid;       // lanes that belong to the batch, the rest are padding
 };
 
 // Refuses sizes with which the kernels would divide by zero.
@@ -63,15 +63,16 @@ struct PhaseColumns {
 
 // One column phase of every channel and row. `clean` zeroes the lanes beyond the batch: the gradient
 // of a weight sums over lanes.
-static void pack_phase(const ConvPlan& p, int64_t chunk, const float* x, const TilePlace& t,
-                       int64_t phase, bool clean, float* packed) {
+static void pack_phase(const ConvPlan& p, int64_t chunk, const float* x, const TilePlace& t, int64_t phase,
+                       bool clean, float* packed) {
     PhaseColumns columns(p, t, phase);
     int64_t in_row = int64_t(p.in_w) * p.lanes, to_row = int64_t(p.pack_w) * p.lanes;
     int64_t top = t.row * p.in_step_h + p.top, rows = p.pack_h - (p.tile_h - t.rows) * p.in_step_h;
     const float* image = x + t.block * p.in_channels * p.in_h * in_row;
     for (int64_t i = p.chunk_channel[chunk]; i < p.chunk_channel[chunk + 1]; i++) {
         const float* channel = image + int64_t(p.channels[i]) * p.in_h * in_row;
-        float* to = packed + (i - p.chunk_channel[chunk]) * p.pack_h * to_row + phase * columns.count * p.lanes;
+        float* to =
+            packed + (i - p.chunk_channel[chunk]) * p.pack_h * to_row + phase * columns.count * p.lanes;
         for (int64_t r = 0; r < rows; r++, to += to_row) {
             if (top + r < 0 || top + r >= p.in_h)
                 zero_floats(to, columns.count * p.lanes);
@@ -82,8 +83,8 @@ static void pack_phase(const ConvPlan& p, int64_t chunk, const float* x, const T
     }
 }
 
-static void pack_chunk(const ConvPlan& p, int64_t chunk, const float* x, const TilePlace& t,
-                       bool clean, float* packed) {
+static void pack_chunk(const ConvPlan& p, int64_t chunk, const float* x, const TilePlace& t, bool clean,
+                       float* packed) {
     for (int64_t phase = 0; phase < p.pack_phases; phase++)
         pack_phase(p, chunk, x, t, phase, clean && t.valid < p.lanes, packed);
     // The last vector of a row may reach past it. That must not find what an earlier call left: in
@@ -98,8 +99,7 @@ static void pack_chunk(const ConvPlan& p, int64_t chunk, const float* x, const T
 
 static inline int64_t packed_floats(const ConvPlan& p) {
     int64_t widest = 0;
-    for (int64_t c = 0; c < p.chunks; c++)
-        widest = most(widest, p.chunk_channel[c + 1] - p.chunk_channel[c]);
+    for (int64_t c = 0; c < p.chunks; c++) widest = most(widest, p.chunk_channel[c + 1] - p.chunk_channel[c]);
     return widest * p.pack_h * p.pack_w * p.lanes + VL;
 }
 

@@ -17,8 +17,8 @@ static void correlate(const int32_t* offset, const int32_t* end, float* sums, co
         vf acc[2] = {load<vf>(sums), splat<vf>(0.0f)};
         SNIP_UNROLL for (int g = 0; g < G; g++) {
             const float* row = reinterpret_cast<const float*>(x + g * row_bytes);
-            SNIP_UNROLL for (int i = 0; i < T; i++)
-                acc[(g * T + i) % 2] += held[g * T + i] * load<vf>(row + i * VL);
+            SNIP_UNROLL for (int i = 0; i < T; i++) acc[(g * T + i) % 2] +=
+                held[g * T + i] * load<vf>(row + i * VL);
         }
         store<vf>(sums, acc[0] + acc[1]);
     }
@@ -57,8 +57,8 @@ static void pack_gradient(const ConvPlan& p, const TilePlace& t, const float* dy
 }
 
 // One segment over the whole tile; d is its out's part of the packed gradient.
-static void correlate_segment(const ConvPlan& p, const TilePlace& t, const Registers& regs,
-                              int64_t segment, const float* d, const float* packed, float* sums) {
+static void correlate_segment(const ConvPlan& p, const TilePlace& t, const Registers& regs, int64_t segment,
+                              const float* d, const float* packed, float* sums) {
     int64_t d_row = regs.vectors * VL, row_bytes = int64_t(p.in_step_h) * p.pack_w * p.lanes * 4;
     const int32_t* offset = p.offset + p.segment_entry[segment];
     const int32_t* end = p.offset + p.segment_entry[segment + 1];
@@ -67,15 +67,15 @@ static void correlate_segment(const ConvPlan& p, const TilePlace& t, const Regis
         height = regs.rows_at(t.rows - row);
         for (int64_t piece = 0, v = 0, width; piece < regs.pieces; piece++, v += width) {
             width = regs.width_of(piece);
-            correlate_table.of[width][height](offset, end, sums, x + row * row_bytes + v * VL * 4,
-                                              row_bytes, d + row * d_row + v * VL, d_row);
+            correlate_table.of[width][height](offset, end, sums, x + row * row_bytes + v * VL * 4, row_bytes,
+                                              d + row * d_row + v * VL, d_row);
         }
     }
 }
 
 // Tiles [from, to) of the batch for segments [first, last); the sums of their weights to `partial`.
-static void correlate_tiles(const ConvPlan& p, const float* x, const float* dy, int64_t batch,
-                            int64_t from, int64_t to, int64_t first, int64_t last, float* partial) {
+static void correlate_tiles(const ConvPlan& p, const float* x, const float* dy, int64_t batch, int64_t from,
+                            int64_t to, int64_t first, int64_t last, float* partial) {
     int64_t base = p.segment_entry[first], count = p.segment_entry[last] - base;
     // Segments of a single chunk ascend in out; those of several may be any.
     int64_t low = 0, high = p.out_channels;
@@ -125,8 +125,8 @@ static int64_t group_segments(const ConvPlan& p, int32_t* starts) {
 }
 
 // dw[k] for each surviving weight, with the forward plan of the layer.
-SNIP_KERNEL void conv_weights(const ConvPlan* plan, const float* x, const float* dy, float* dw,
-                         int64_t batch, int32_t threads) {
+SNIP_KERNEL void conv_weights(const ConvPlan* plan, const float* x, const float* dy, float* dw, int64_t batch,
+                              int32_t threads) {
     const ConvPlan& p = *plan;
     check_plan(p);
     if (p.entries == 0) return;
@@ -138,8 +138,8 @@ SNIP_KERNEL void conv_weights(const ConvPlan* plan, const float* x, const float*
     float* partial = scratch(PARTIAL_SUMS, splits * p.entries);
     auto body = [&](int64_t task) {
         int64_t group = task / splits, split = task % splits;
-        correlate_tiles(p, x, dy, batch, units * split / splits, units * (split + 1) / splits,
-                        starts[group], starts[group + 1], partial + split * p.entries);
+        correlate_tiles(p, x, dy, batch, units * split / splits, units * (split + 1) / splits, starts[group],
+                        starts[group + 1], partial + split * p.entries);
     };
     parallel(groups * splits, threads, body);
     for (int64_t k = 0; k < p.entries; k++) {

@@ -15,8 +15,8 @@ static inline void transpose4(const float* from, int64_t from_row, float* to, in
 }
 
 // to[c][r] = from[r][c]; columns outermost, so that short rows of `to` are written whole.
-static void transpose_tile(const float* from, int64_t from_row, float* to, int64_t to_row,
-                           int64_t rows, int64_t cols) {
+static void transpose_tile(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows,
+                           int64_t cols) {
     int64_t c = 0;
     for (; c + 4 <= cols; c += 4) {
         int64_t r = 0;
@@ -33,7 +33,7 @@ constexpr int64_t TILE = 64;
 
 // [rows, cols] to [cols, rows], each with its own distance between rows.
 SNIP_KERNEL void transpose(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows,
-                      int64_t cols, int32_t threads) {
+                           int64_t cols, int32_t threads) {
     int64_t across = ceil_div(cols, TILE), down = ceil_div(rows, TILE);
     auto body = [&](int64_t task) {
         int64_t c = task % across * TILE;
@@ -46,7 +46,7 @@ SNIP_KERNEL void transpose(const float* from, int64_t from_row, float* to, int64
 
 // [batch, features] to [blocks, features, lanes], zero beyond the batch.
 SNIP_KERNEL void rows_to_blocks(const float* rows, float* blocks, int64_t features, int64_t lanes,
-                           int64_t batch, int32_t threads) {
+                                int64_t batch, int32_t threads) {
     int64_t across = ceil_div(features, TILE), down = ceil_div(batch, lanes);
     auto body = [&](int64_t task) {
         int64_t block = task / across, f = task % across * TILE, count = least(TILE, features - f);
@@ -59,20 +59,19 @@ SNIP_KERNEL void rows_to_blocks(const float* rows, float* blocks, int64_t featur
 }
 
 SNIP_KERNEL void blocks_to_rows(const float* blocks, float* rows, int64_t features, int64_t lanes,
-                           int64_t batch, int32_t threads) {
+                                int64_t batch, int32_t threads) {
     int64_t across = ceil_div(features, TILE), down = ceil_div(batch, lanes);
     auto body = [&](int64_t task) {
         int64_t block = task / across, f = task % across * TILE, count = least(TILE, features - f);
-        transpose_tile(blocks + (block * features + f) * lanes, lanes,
-                       rows + block * lanes * features + f, features, count,
-                       least(lanes, batch - block * lanes));
+        transpose_tile(blocks + (block * features + f) * lanes, lanes, rows + block * lanes * features + f,
+                       features, count, least(lanes, batch - block * lanes));
     };
     parallel(across * down, features * batch < SERIAL_MOVES ? 1 : threads, body);
 }
 
 // [blocks, features, lanes] to columns [features, batch].
 SNIP_KERNEL void blocks_to_columns(const float* blocks, float* out, int64_t out_row, int64_t features,
-                               int64_t lanes, int64_t batch, int32_t threads) {
+                                   int64_t lanes, int64_t batch, int32_t threads) {
     auto body = [&](int64_t task) {
         for (int64_t f = task * TILE, end = least(features, f + TILE); f < end; f++)
             for (int64_t b = 0; b < batch; b += lanes)
@@ -83,7 +82,7 @@ SNIP_KERNEL void blocks_to_columns(const float* blocks, float* out, int64_t out_
 }
 
 SNIP_KERNEL void columns_to_blocks(const float* in, int64_t in_row, float* blocks, int64_t features,
-                               int64_t lanes, int64_t batch, int32_t threads) {
+                                   int64_t lanes, int64_t batch, int32_t threads) {
     auto body = [&](int64_t task) {
         for (int64_t f = task * TILE, end = least(features, f + TILE); f < end; f++)
             for (int64_t b = 0; b < batch; b += lanes) {

@@ -10,9 +10,9 @@
 #endif
 
 // Weak: a build may leave an instruction set out.
-#define SNIP_DECLARE(isa)                                 \
-    namespace snip::isa {                                 \
-    extern const Table table __attribute__((weak));       \
+#define SNIP_DECLARE(isa)                           \
+    namespace snip::isa {                           \
+    extern const Table table __attribute__((weak)); \
     }
 SNIP_DECLARE(portable)
 SNIP_DECLARE(avx2)
@@ -60,8 +60,8 @@ std::string struct_lines(const snip::Table& table) {
     for (const snip::Field* f = table.fields; f->owner; f++) {
         std::string size = std::to_string(f->size);
         if (f->name)
-            text += std::string("field ") + f->name + " " + f->type + " " + std::to_string(f->offset) +
-                    " " + size + "\n";
+            text += std::string("field ") + f->name + " " + f->type + " " + std::to_string(f->offset) + " " +
+                    size + "\n";
         else
             text += std::string("struct ") + f->owner + " " + size + "\n";
     }
@@ -105,8 +105,7 @@ int32_t snip_vector_floats(const char* name) {
 // and "kernel NAME TYPE ...". They are the same for every instruction set.
 const char* snip_declarations() {
     static const std::string text = constant_lines(snip::portable::table) +
-                                    struct_lines(snip::portable::table) +
-                                    kernel_lines(snip::portable::table);
+                                    struct_lines(snip::portable::table) + kernel_lines(snip::portable::table);
     return text.c_str();
 }
 

@@ -26,8 +26,7 @@ int32_t keep(Status status, const char* sentence) {
 
 void refuse(const char* sentence, int64_t value) {
     Error error{REFUSED, ""};
-    std::snprintf(error.sentence, sizeof error.sentence, "%s %lld", sentence,
-                  static_cast<long long>(value));
+    std::snprintf(error.sentence, sizeof error.sentence, "%s %lld", sentence, static_cast<long long>(value));
     throw error;
 }
 

@@ -10,7 +10,11 @@ namespace snip {
 SNIP_ENUM Status { DONE = 0, REFUSED = 1, NO_MEMORY = 2, NO_THREADS = 3, FAILED = 4 };
 
 // Sizes that kernels assume.
-SNIP_ENUM Limit { MOST_LAYERS = 64, MOST_LANES = 64, MOST_POSITIONS = 255 };
+SNIP_ENUM Limit {
+    MOST_LAYERS = 64,
+    MOST_LANES = 64,
+    MOST_POSITIONS = 255
+};
 
 // Throws REFUSED. The sentence tells what is wrong with the value, which follows it.
 [[noreturn]] void refuse(const char* sentence, int64_t value);

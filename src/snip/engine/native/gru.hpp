@@ -11,8 +11,7 @@ namespace snip::SNIP_ISA {
 // same shape, receives W_hh h + b_hh, whose last third the backward pass needs.
 SNIP_KERNEL void gru_forward(const int32_t* rowptr, const int32_t* cols, const float* values,
                              const float* bias, float* from_x, float* from_h, int64_t gates_row, float* h,
-                             int64_t h_row, int64_t hidden, int64_t batch, int64_t steps,
-                             int32_t threads) {
+                             int64_t h_row, int64_t hidden, int64_t batch, int64_t steps, int32_t threads) {
     Sequence sequence{hidden, batch, steps, threads};
     int64_t apart = hidden * gates_row;  // between the gates of a unit
     auto body = [&](const Share& share, const UnitRun& run) {
@@ -26,8 +25,8 @@ SNIP_KERNEL void gru_forward(const int32_t* rowptr, const int32_t* cols, const f
                 int64_t n = share.count - b;
                 vf reset = logistic_of(load_upto(gx + b, n) + load_upto(gh + b, n));
                 vf keep = logistic_of(load_upto(gx + apart + b, n) + load_upto(gh + apart + b, n));
-                vf cand = tanh_of(load_upto(gx + 2 * apart + b, n) +
-                                  reset * load_upto(gh + 2 * apart + b, n));
+                vf cand =
+                    tanh_of(load_upto(gx + 2 * apart + b, n) + reset * load_upto(gh + 2 * apart + b, n));
                 vf state = cand + keep * (load<vf>(run.now + j * share.row + b) - cand);
                 store_upto(gx + b, reset, n);
                 store_upto(gx + apart + b, keep, n);
@@ -44,9 +43,9 @@ SNIP_KERNEL void gru_forward(const int32_t* rowptr, const int32_t* cols, const f
 // before. carry [hidden, batch] holds the gradient of the last state and receives that of the first.
 SNIP_KERNEL void gru_backward(const int32_t* t_rowptr, const int32_t* t_cols, const int32_t* t_order,
                               const float* values, const float* from_x, const float* from_h, float* d_x,
-                              float* d_h, int64_t gates_row, const float* h, int64_t h_row,
-                              const float* dh, int64_t dh_row, float* carry, int64_t carry_row,
-                              int64_t hidden, int64_t batch, int64_t steps, int32_t threads) {
+                              float* d_h, int64_t gates_row, const float* h, int64_t h_row, const float* dh,
+                              int64_t dh_row, float* carry, int64_t carry_row, int64_t hidden, int64_t batch,
+                              int64_t steps, int32_t threads) {
     int64_t apart = hidden * gates_row;
     auto body = [&](int64_t unit, int64_t column, int64_t element, int64_t n, vf* d_gate) {
         int64_t at = unit * gates_row + column;

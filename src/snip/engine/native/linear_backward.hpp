@@ -8,8 +8,8 @@ namespace snip::SNIP_ISA {
 
 // dw[k] = dot(dy[r], x[cols[k]]) for N weights of one row at once, which share the loads of dy.
 template <class V, int N>
-static inline void dots(const float* dy, const float* x, int64_t ldx, const int32_t* cols,
-                        float* dw, int64_t batch, V tail, bool add) {
+static inline void dots(const float* dy, const float* x, int64_t ldx, const int32_t* cols, float* dw,
+                        int64_t batch, V tail, bool add) {
     constexpr int W = Width<V>::lanes;
     const float* row[N];
     V even[N], odd[N];
@@ -52,8 +52,8 @@ static inline V tail_of(const float* dy, int64_t batch) {
 
 template <class V>
 static void weight_columns(const int32_t* rowptr, const int32_t* cols, const float* x, int64_t ldx,
-                           const float* dy, int64_t lddy, float* dw, int64_t batch, int64_t r0,
-                           int64_t r1, bool add) {
+                           const float* dy, int64_t lddy, float* dw, int64_t batch, int64_t r0, int64_t r1,
+                           bool add) {
     for (int64_t r = r0; r < r1; r++) {
         int64_t k = rowptr[r], end = rowptr[r + 1];
         const float* d = dy + r * lddy;
@@ -73,8 +73,7 @@ constexpr int64_t PIECE = 448;
 
 template <class V>
 static void weight_rows(const int32_t* rowptr, const int32_t* cols, const float* x, int64_t ldx,
-                        const float* dy, int64_t lddy, float* dw, int64_t batch, int64_t r0,
-                        int64_t r1) {
+                        const float* dy, int64_t lddy, float* dw, int64_t batch, int64_t r0, int64_t r1) {
     int64_t pieces = most(1, batch / PIECE);
     for (int64_t piece = 0; piece < pieces; piece++) {
         int64_t from = batch / VL * piece / pieces * VL;
@@ -106,11 +105,10 @@ static void mask_row(const float* dy, const float* y, float* g, float* dbias, in
 
 // Null pointers leave a step out: y (no ReLU), dx, dw, dbias.
 SNIP_KERNEL void linear_backward(const int32_t* rowptr, const int32_t* cols, const int32_t* t_rowptr,
-                            const int32_t* t_cols, const int32_t* t_order, const float* values,
-                            const float* x, int64_t ldx, const float* dy, int64_t lddy,
-                            const float* y, int64_t ldy, float* dx, int64_t lddx, float* dw,
-                            float* dbias, int64_t rows, int64_t columns, int64_t batch,
-                            int32_t threads) {
+                                 const int32_t* t_cols, const int32_t* t_order, const float* values,
+                                 const float* x, int64_t ldx, const float* dy, int64_t lddy, const float* y,
+                                 int64_t ldy, float* dx, int64_t lddx, float* dw, float* dbias, int64_t rows,
+                                 int64_t columns, int64_t batch, int32_t threads) {
     const float* g = dy;
     int64_t ldg = lddy;
     if (y) {
@@ -135,9 +133,7 @@ SNIP_KERNEL void linear_backward(const int32_t* rowptr, const int32_t* cols, con
                          part_of_rows(t_rowptr, columns, task + 1, parts));
         } else {
             int64_t part = task - dx_parts;
-            auto* weights = batch < 4    ? weight_rows<float>
-                            : batch < VL ? weight_rows<v4>
-                                         : weight_rows<vf>;
+            auto* weights = batch < 4 ? weight_rows<float> : batch < VL ? weight_rows<v4> : weight_rows<vf>;
             weights(rowptr, cols, x, ldx, g, ldg, dw, batch, part_of_rows(rowptr, rows, part, parts),
                     part_of_rows(rowptr, rows, part + 1, parts));
         }

@@ -7,9 +7,9 @@
 namespace snip::SNIP_ISA {
 
 SNIP_STRUCT LossOutcome {
-    double loss;     // summed over the batch
-    int64_t wrong;   // answers whose largest logit is elsewhere than at the label
-    int64_t strange; // labels outside [0, classes)
+    double loss;      // summed over the batch
+    int64_t wrong;    // answers whose largest logit is elsewhere than at the label
+    int64_t strange;  // labels outside [0, classes)
 };
 
 // A vector of lanes: leaves exp(z - largest) in d, and tells the largest logit and the sum of d.

@@ -52,10 +52,9 @@ static inline void lstm_run(const float* sums, float* gates, int64_t apart, int6
 
 // gates [4 hidden, steps * batch] holds W_ih x + b_ih + b_hh and receives the gates; h and c
 // [hidden, (steps + 1) * batch] hold the initial state in their first columns.
-SNIP_KERNEL void lstm_forward(const int32_t* rowptr, const int32_t* cols, const float* values,
-                              float* gates, int64_t gates_row, float* h, int64_t h_row, float* c,
-                              int64_t c_row, int64_t hidden, int64_t batch, int64_t steps,
-                              int32_t threads) {
+SNIP_KERNEL void lstm_forward(const int32_t* rowptr, const int32_t* cols, const float* values, float* gates,
+                              int64_t gates_row, float* h, int64_t h_row, float* c, int64_t c_row,
+                              int64_t hidden, int64_t batch, int64_t steps, int32_t threads) {
     Sequence sequence{hidden, batch, steps, threads};
     int64_t apart = hidden * gates_row;  // between the gates of a unit
     auto body = [&](const Share& share, const UnitRun& run) {
@@ -64,16 +63,16 @@ SNIP_KERNEL void lstm_forward(const int32_t* rowptr, const int32_t* cols, const 
             float* sums = run.room + gate * RUN * share.row;
             for (int64_t j = 0; j < run.units; j++)
                 copy_floats(sums + j * share.row, gates + (row + j) * gates_row + run.column, share.count);
-            Product p{rowptr + row, cols, nullptr, values, run.now, share.row, nullptr, sums, share.row,
-                      ACCUMULATE};
+            Product p{rowptr + row, cols,    nullptr, values,    run.now,
+                      share.row,    nullptr, sums,    share.row, ACCUMULATE};
             product_rows(p, share.count, 0, run.units);
         }
         float *g = gates + run.unit * gates_row + run.column, *c0 = c + run.unit * c_row + run.column;
         float *h1 = h + run.unit * h_row + run.column + batch, *next = run.next + run.unit * share.row;
         if (batch == 1) return lstm_run(run.room, g, apart, gates_row, c0, c_row, h1, h_row, next, run.units);
         for (int64_t j = 0; j < run.units; j++)
-            lstm_unit(run.room + j * share.row, RUN * share.row, g + j * gates_row, apart, c0 + j * c_row, batch,
-                      h1 + j * h_row, next + j * share.row, share.count);
+            lstm_unit(run.room + j * share.row, RUN * share.row, g + j * gates_row, apart, c0 + j * c_row,
+                      batch, h1 + j * h_row, next + j * share.row, share.count);
     };
     run_steps(sequence, h, h_row, 4 * RUN, batch == 1, body);
 }
@@ -82,9 +81,9 @@ SNIP_KERNEL void lstm_forward(const int32_t* rowptr, const int32_t* cols, const 
 // carry_h and carry_c [hidden, batch] hold that of the last state and receive that of the first.
 SNIP_KERNEL void lstm_backward(const int32_t* t_rowptr, const int32_t* t_cols, const int32_t* t_order,
                                const float* values, const float* gates, float* dgates, int64_t gates_row,
-                               const float* c, int64_t c_row, const float* dh, int64_t dh_row,
-                               float* carry_h, float* carry_c, int64_t carry_row, int64_t hidden,
-                               int64_t batch, int64_t steps, int32_t threads) {
+                               const float* c, int64_t c_row, const float* dh, int64_t dh_row, float* carry_h,
+                               float* carry_c, int64_t carry_row, int64_t hidden, int64_t batch,
+                               int64_t steps, int32_t threads) {
     int64_t apart = hidden * gates_row;
     auto body = [&](int64_t unit, int64_t column, int64_t element, int64_t n, vf* d_gate) {
         int64_t at = unit * gates_row + column;
@@ -104,8 +103,8 @@ SNIP_KERNEL void lstm_backward(const int32_t* t_rowptr, const int32_t* t_cols, c
         store_upto(cc, dc * keep, n);
         SNIP_UNROLL for (int i = 0; i < 4; i++) store_upto(dgates + at + i * apart, d_gate[i], n);
     };
-    run_steps_back<4>({hidden, batch, steps, threads}, {t_rowptr, t_cols, t_order, values}, carry_h, carry_row,
-                      0, body);
+    run_steps_back<4>({hidden, batch, steps, threads}, {t_rowptr, t_cols, t_order, values}, carry_h,
+                      carry_row, 0, body);
 }
 
 }  // namespace snip::SNIP_ISA

@@ -109,8 +109,8 @@ void run_on_threads(Job& job, int threads) {
     Pool& own = the_pool();
     if (Team parallel_region = team.load()) {
         // Always torch's full number: libgomp ends and restarts threads when a team's size changes.
-        parallel_region([](void* j) { static_cast<Job*>(j)->work(); }, &job,
-                        static_cast<unsigned>(threads), 0);
+        parallel_region([](void* j) { static_cast<Job*>(j)->work(); }, &job, static_cast<unsigned>(threads),
+                        0);
         return;
     }
     std::unique_lock<std::mutex> lock(own.running, std::try_to_lock);

@@ -14,8 +14,7 @@ void parallel_for(int64_t tasks, int threads, Task run, void* context);
 // whose code for a newer instruction set the linker could then pick for all.
 template <class F>
 static inline void parallel(int64_t tasks, int threads, F& body) {
-    parallel_for(
-        tasks, threads, [](void* f, int64_t task) { (*static_cast<F*>(f))(task); }, &body);
+    parallel_for(tasks, threads, [](void* f, int64_t task) { (*static_cast<F*>(f))(task); }, &body);
 }
 
 }  // namespace snip

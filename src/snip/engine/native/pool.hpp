@@ -40,15 +40,14 @@ struct Patch {
     void each(F body) const {
         for (int32_t ky = rows.first; ky < rows.last; ky++)
             for (int32_t kx = cols.first; kx < cols.last; kx++)
-                body(ky * w.kernel_w + kx, (rows.start + int64_t(ky) * w.dilation_h) * w.in_w +
-                                               cols.start + int64_t(kx) * w.dilation_w);
+                body(ky * w.kernel_w + kx, (rows.start + int64_t(ky) * w.dilation_h) * w.in_w + cols.start +
+                                               int64_t(kx) * w.dilation_w);
     }
 };
 
 // One output position: the largest of its window per lane, and which of the window it was. A NaN
 // wins, as in torch; anything wins over nothing yet.
-static void pool_position(const Patch& patch, const float* plane, int64_t lanes, float* y,
-                          uint8_t* which) {
+static void pool_position(const Patch& patch, const float* plane, int64_t lanes, float* y, uint8_t* which) {
     int64_t j = 0;
     for (; j + VL <= lanes; j += VL) {
         vf best = splat<vf>(-__builtin_inff());
@@ -164,7 +163,7 @@ static inline void each_patch(const Window& w, int64_t planes, int64_t lanes, in
 
 // Largest of each window; `which` keeps its number within the window (at most 255 of them).
 SNIP_KERNEL void max_pool(const float* x, float* y, uint8_t* which, const Window* w, int64_t planes,
-                     int64_t lanes, int32_t threads) {
+                          int64_t lanes, int32_t threads) {
     check_window(*w);
     int64_t in = int64_t(w->in_h) * w->in_w * lanes;
     if (is_plain_2x2(*w, lanes)) {
@@ -181,17 +180,17 @@ SNIP_KERNEL void max_pool(const float* x, float* y, uint8_t* which, const Window
 }
 
 SNIP_KERNEL void max_pool_backward(const float* dy, const uint8_t* which, float* dx, const Window* w,
-                              int64_t planes, int64_t lanes, int32_t threads) {
+                                   int64_t planes, int64_t lanes, int32_t threads) {
     check_window(*w);
     int64_t in = int64_t(w->in_h) * w->in_w * lanes, out = int64_t(w->out_h) * w->out_w;
     bool alone = w->kernel_h == w->stride_h && w->kernel_w == w->stride_w && w->dilation_h == 1 &&
                  w->dilation_w == 1 && w->pad_h == 0 && w->pad_w == 0 &&
-                 int64_t(w->out_h) * w->stride_h >= w->in_h &&
-                 int64_t(w->out_w) * w->stride_w >= w->in_w;
+                 int64_t(w->out_h) * w->stride_h >= w->in_h && int64_t(w->out_w) * w->stride_w >= w->in_w;
     if (alone && is_plain_2x2(*w, lanes)) {
         auto one = [&](int64_t plane) {
             each_2x2(*w, plane, [&](int64_t to, int64_t at) {
-                unpool_inside<2>(dy + at * lanes, which + at * lanes, w->in_w * lanes, lanes, dx + to * lanes);
+                unpool_inside<2>(dy + at * lanes, which + at * lanes, w->in_w * lanes, lanes,
+                                 dx + to * lanes);
             });
         };
         return parallel(planes, pool_threads(*w, planes, lanes, threads), one);

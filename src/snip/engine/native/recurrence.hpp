@@ -62,8 +62,8 @@ static void run_steps(const Sequence& s, const float* h, int64_t h_row, int64_t 
             copy_floats(now + j * share.row, h + j * h_row + share.first, share.count);
         for (int64_t t = 0; t < s.steps; t++) {
             for (int64_t unit = 0; unit < s.hidden; unit += RUN)
-                body(share, UnitRun{t * s.batch + share.first, unit, least(RUN, s.hidden - unit), now, next,
-                                    extra});
+                body(share,
+                     UnitRun{t * s.batch + share.first, unit, least(RUN, s.hidden - unit), now, next, extra});
             float* swap = now;
             now = next;
             next = swap;
@@ -94,7 +94,7 @@ static void run_steps_back(const Sequence& s, const BackWeights& w, float* carry
                     SNIP_UNROLL for (int i = 0; i < GATES; i++)
                         store<vf>(here + (i * s.hidden + j) * share.row + b, d[i]);
                 }
-            Product p{w.rowptr, w.cols, w.order, w.values, here, share.row, nullptr, carry + share.first,
+            Product p{w.rowptr,  w.cols, w.order, w.values, here, share.row, nullptr, carry + share.first,
                       carry_row, flags};
             product_rows(p, share.count, 0, s.hidden);
         }

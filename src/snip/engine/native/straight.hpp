@@ -16,8 +16,8 @@ SNIP_ENUM LayerKind { LINEAR = 0, CONV = 1, MAX_POOL = 2, RECTIFIER = 3 };
 
 SNIP_STRUCT Layer {
     int32_t kind, relu;
-    int64_t inputs, outputs;                       // floats per lane
-    const ConvPlan *forward, *backward, *weights;  // of a convolution
+    int64_t inputs, outputs;                                     // floats per lane
+    const ConvPlan *forward, *backward, *weights;                // of a convolution
     const int32_t *rowptr, *cols, *t_rowptr, *t_cols, *t_order;  // of a linear layer
     const Window* window;                                        // of a pooling
     const float* values;
@@ -58,7 +58,8 @@ SNIP_STRUCT Network {
         if (count < 1 || count > MOST_LAYERS) refuse("a network in one call has 1 to 64 layers, not", count);
         if (lanes < 1 || lanes > MOST_LANES) refuse("a network in one call has 1 to 64 lanes, not", lanes);
         for (int64_t i = 0; i < count; i++)
-            if (layers[i].kind < LINEAR || layers[i].kind > RECTIFIER) refuse("no layer is of kind", layers[i].kind);
+            if (layers[i].kind < LINEAR || layers[i].kind > RECTIFIER)
+                refuse("no layer is of kind", layers[i].kind);
     }
 };
 
@@ -85,8 +86,8 @@ static int64_t planes_of(const Layer& l) { return l.outputs / (int64_t(l.window-
 static void layer_forward(const Layer& l, int64_t lanes, const float* x, float* y, uint8_t* which) {
     switch (l.kind) {
         case LINEAR:
-            linear_forward(l.rowptr, l.cols, nullptr, l.values, x, lanes, l.bias, y, lanes, l.outputs,
-                           lanes, l.relu ? RELU : 0, 1);
+            linear_forward(l.rowptr, l.cols, nullptr, l.values, x, lanes, l.bias, y, lanes, l.outputs, lanes,
+                           l.relu ? RELU : 0, 1);
             break;
         case CONV: conv_forward(l.forward, l.values, x, nullptr, l.bias, y, lanes, l.relu, 1); break;
         case MAX_POOL: max_pool(x, y, which, l.window, planes_of(l), lanes, 1); break;
@@ -106,15 +107,14 @@ static void layer_backward(const Layer& l, int64_t lanes, const float* x, const 
     float* db = l.bias_at < 0 ? nullptr : gradients + l.bias_at;
     switch (l.kind) {
         case LINEAR:
-            linear_backward(l.rowptr, l.cols, l.t_rowptr, l.t_cols, l.t_order, l.values, x, lanes, dy,
-                            lanes, l.relu ? y : nullptr, lanes, dx, lanes, dw, db, l.outputs, l.inputs, lanes,
-                            1);
+            linear_backward(l.rowptr, l.cols, l.t_rowptr, l.t_cols, l.t_order, l.values, x, lanes, dy, lanes,
+                            l.relu ? y : nullptr, lanes, dx, lanes, dw, db, l.outputs, l.inputs, lanes, 1);
             break;
         case CONV: {
             int64_t channels = l.forward->out_channels, plane = l.outputs / channels * lanes;
             if (l.relu || db)
-                relu_backward(dy, l.relu ? y : nullptr, l.relu ? dy : nullptr, db, channels, plane,
-                              lanes, lanes, 1);
+                relu_backward(dy, l.relu ? y : nullptr, l.relu ? dy : nullptr, db, channels, plane, lanes,
+                              lanes, 1);
             if (dw) conv_weights(l.weights, x, dy, dw, lanes, 1);
             if (dx) conv_forward(l.backward, l.values, dy, nullptr, nullptr, dx, lanes, 0, 1);
             break;
@@ -164,7 +164,7 @@ struct PartStates {
 
 // y [batch, out features] of x [batch, in features].
 SNIP_KERNEL void network_forward(const Network* network, const float* x, float* y, int64_t batch,
-                            int32_t threads) {
+                                 int32_t threads) {
     const Network& net = *network;
     net.check();
     int64_t out = net.layers[net.count - 1].outputs;
@@ -180,7 +180,7 @@ SNIP_KERNEL void network_forward(const Network* network, const float* x, float* 
 
 // Forward, mean cross-entropy and backward; partial is [parts, gradients], summed into its first row.
 SNIP_KERNEL void network_gradients(const Network* network, const float* x, const int64_t* labels,
-                              float* partial, LossOutcome* outcomes, int64_t batch, int32_t threads) {
+                                   float* partial, LossOutcome* outcomes, int64_t batch, int32_t threads) {
     const Network& net = *network;
     net.check();
     int64_t parts = net.parts(batch);
@@ -194,8 +194,8 @@ SNIP_KERNEL void network_gradients(const Network* network, const float* x, const
         outcomes[part] = cross_entropy(states.state[net.count], dy, labels + first,
                                        net.layers[net.count - 1].outputs, net.lanes, valid, 1.0f / batch);
         for (int64_t i = net.count - 1; i >= 0; i--) {
-            layer_backward(net.layers[i], net.lanes, states.state[i], states.state[i + 1],
-                           states.which[i], dy, i ? dx : nullptr, partial + part * net.gradients);
+            layer_backward(net.layers[i], net.lanes, states.state[i], states.state[i + 1], states.which[i],
+                           dy, i ? dx : nullptr, partial + part * net.gradients);
             float* swap = dy;
             dy = dx;
             dx = swap;

@@ -53,8 +53,8 @@ static void transform_input(const Winograd& w, const float* channel, int64_t til
 }
 
 // A^T m A of the 16 places of a tile, (* scale) + shift, then ReLU, to the outputs that exist.
-static void transform_output(const Winograd& w, const float* from, int64_t apart, int64_t tile,
-                             float scale, float shift, bool relu, float* channel) {
+static void transform_output(const Winograd& w, const float* from, int64_t apart, int64_t tile, float scale,
+                             float shift, bool relu, float* channel) {
     int64_t row = tile / w.across() * 2, col = tile % w.across() * 2;
     for (int64_t j = 0; j < w.lanes; j += VL) {
         vf m[16], half[8];
@@ -105,7 +105,7 @@ static void multiply_place(const Winograd& w, const float* u, const float* v, fl
 // u [16, out, in] = G g G^T of dense weights [out, in, 3, 3]; `back` turns them for the product back
 // to the input, where `out` and `in` have changed places.
 SNIP_KERNEL void winograd_weights(const float* weights, float* u, int64_t out, int64_t in, int32_t back,
-                             int32_t threads) {
+                                  int32_t threads) {
     auto body = [&](int64_t o) {
         for (int64_t c = 0; c < in; c++) {
             const float* g = weights + (back ? c * out + o : o * in + c) * 9;
@@ -129,8 +129,8 @@ SNIP_KERNEL void winograd_weights(const float* weights, float* u, int64_t out, i
 
 // y = convolution of x (* scale) (+ bias) (then ReLU); lanes must be a multiple of 16.
 SNIP_KERNEL void winograd_forward(const Winograd* winograd, const float* u, const float* x,
-                             const float* scale, const float* bias, float* y, int32_t relu,
-                             int32_t threads) {
+                                  const float* scale, const float* bias, float* y, int32_t relu,
+                                  int32_t threads) {
     const Winograd& w = *winograd;
     if (w.lanes < 16 || w.lanes % 16) refuse("lanes must be a multiple of 16, not", w.lanes);
     int64_t groups = ceil_div(w.tiles(), TOGETHER), n = w.floats();
@@ -144,7 +144,8 @@ SNIP_KERNEL void winograd_forward(const Winograd* winograd, const float* u, cons
                 transform_input(w, x + (block * w.channels + c) * w.in_h * w.in_w * w.lanes, first + t,
                                 v + c * n + t * w.lanes, w.apart(w.channels));
         for (int64_t k = 0; k < PLACES; k++)
-            multiply_place(w, u + k * w.outs * w.channels, v + k * w.apart(w.channels), m + k * w.apart(w.outs));
+            multiply_place(w, u + k * w.outs * w.channels, v + k * w.apart(w.channels),
+                           m + k * w.apart(w.outs));
         for (int64_t o = 0; o < w.outs; o++)
             for (int64_t t = 0; t < count; t++)
                 transform_output(w, m + o * n + t * w.lanes, w.apart(w.outs), first + t,
