@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import run_python
 
 from snip.engine import build, kernels
 from snip.engine.kernels.library import share_torch_threads
@@ -128,19 +129,6 @@ if child == 0:
     os._exit(0 if right() and right() else 1)
 print(before, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), right())
 """
-
-
-def run_python(
-    script: str, *arguments: str, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter that sees this source tree."""
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env=os.environ | {"PYTHONPATH": str(build.NATIVE.parents[2])} | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 @needs_kernels

@@ -1,6 +1,10 @@
 // Walks the planes of blocks [blocks, C, H * W, lanes]: vectors that are cut off at the end of a plane,
 // and the lanes of the last block that lie beyond the batch.
 #pragma once
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #include "errors.hpp"
 #include "parallel.hpp"
 #include "vec.hpp"

@@ -3,9 +3,6 @@
 // is compiled: build.py names it, and in an editor it follows from the compiler's flags.
 #pragma once
 #include <stdint.h>
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
 
 #if defined(SNIP_ISA)
 #elif defined(__AVX512F__)
