@@ -4,7 +4,7 @@
 
 namespace snip {
 
-typedef int32_t (*AnyKernel)();  // to be called with the arguments that its types tell
+typedef void (*AnyKernel)();  // returns a Status, for arguments of the types that stand beside it
 
 struct NamedKernel {
     const char* name;
