@@ -22,8 +22,8 @@ SNIP_STRUCT Layer {
     const Window* window;                                        // of a pooling
     const float* values;
     float* bias;
-    int64_t values_at, bias_at;  // where their gradients go; negative: nobody asks
-    // Of a bias of which only some are left: those, and which. `bias` has room for all of them.
+    int64_t values_at, bias_at;  // where their gradients go; negative: not wanted
+    // Where only some biases survive: their values and rows. `bias` then has room for all of them.
     const float* bias_kept;
     const int32_t* bias_rows;
     int64_t bias_count;
@@ -63,7 +63,7 @@ SNIP_STRUCT Network {
     }
 };
 
-// Puts the biases that are left into their places.
+// Copies the surviving biases of each layer to their places among all of its biases.
 static void spread_biases(const Network& net) {
     for (int64_t i = 0; i < net.count; i++) {
         const Layer& l = net.layers[i];
@@ -71,7 +71,7 @@ static void spread_biases(const Network& net) {
     }
 }
 
-// And back: of the gradients of all biases of a layer, those that are left move to the front.
+// The other way for gradients: of those of all biases, the surviving ones move to the front.
 static void gather_biases(const Network& net, float* gradients) {
     for (int64_t i = 0; i < net.count; i++) {
         const Layer& l = net.layers[i];
@@ -100,7 +100,7 @@ static void layer_forward(const Layer& l, int64_t lanes, const float* x, float* 
     }
 }
 
-// dx is null for the first layer. dy is free to be overwritten.
+// dx is null for the first layer. dy may be overwritten.
 static void layer_backward(const Layer& l, int64_t lanes, const float* x, const float* y,
                            const uint8_t* which, float* dy, float* dx, float* gradients) {
     float* dw = l.values_at < 0 ? nullptr : gradients + l.values_at;

@@ -15,7 +15,7 @@ constexpr int64_t PLACES = 16;  // of a transformed 4 x 4 tile
 constexpr int64_t TOGETHER = 2;  // tiles
 
 SNIP_STRUCT Winograd {
-    int64_t channels, outs;
+    int64_t channels, outs;  // of the tensor read and of the one written
     int64_t in_h, in_w, out_h, out_w, pad_h, pad_w;
     int64_t lanes, batch;
 
