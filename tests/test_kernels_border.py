@@ -239,3 +239,10 @@ def test_columns_whose_batch_is_not_contiguous_are_copied() -> None:
     x = torch.randn(5, 6)
     blocks = kernels.columns_to_blocks(x.t(), (6,), lanes=4)
     assert torch.equal(kernels.blocks_to_rows(blocks, 5), x)
+
+
+def test_building_without_sources_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "NATIVE", tmp_path)
+    monkeypatch.setattr(build, "find_compiler", lambda: "c++")
+    with pytest.raises(OSError, match="source archive"):
+        build.build_library(tmp_path / "library.so")

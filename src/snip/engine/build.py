@@ -110,6 +110,8 @@ def build_library(target: Path = LIBRARY, *, version: str = "") -> None:
     compiler = find_compiler()
     if compiler is None:
         raise OSError("no C++ compiler found (looked for $CXX, c++, g++, clang++)")
+    if digest() is None:
+        raise OSError(f"no sources in {NATIVE}: install snip from its source archive")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         objects = compile_objects(Path(folder), compiler, version=version)
