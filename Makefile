@@ -21,6 +21,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check src tests bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run -Werror src/snip/engine/native/*pp
 
 bench: $(READY)
 	$(BIN)/python bench/topk.py

@@ -28,7 +28,8 @@ class BuildKernels(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         try:
-            load_build().build_library(Path(self.get_ext_fullpath(ext.name)))
+            target = Path(self.get_ext_fullpath(ext.name))
+            load_build().build_library(target, version=self.distribution.get_version())
         except OSError as error:
             warnings.warn(
                 f"snip runs dense: its native kernels were not built: {error}", stacklevel=1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import run_python
 
 from snip.engine import build, kernels
 from snip.engine.kernels.library import share_torch_threads
@@ -18,72 +19,79 @@ SANITIZERS = "-fsanitize=address,undefined"
 
 # Odd sizes around every edge: vectors, lanes, tiles, empty layers. Answers are tested elsewhere.
 EXERCISE = """
-import sys
+import os, sys
 from pathlib import Path
 import torch
-import snip.engine.build
+from torch import nn
+import snip, snip.engine.build
 snip.engine.build.LIBRARY = Path(sys.argv[1])
 from snip.engine import kernels as k
-from snip.engine.kernels.library import library
+from snip.engine.kernels.library import forget_instruction_set, library
 
-for threads in (1, 2):
-    torch.set_num_threads(threads)
-    for batch in (1, 3, 17, 100):
-        for density in (0.0, 0.3):
-            mask = torch.rand(13, 9) < density
-            index = k.LinearIndex.from_mask(mask)
-            x, dy = torch.randn(9, batch), torch.randn(13, batch)
-            w = torch.randn(index.kept)
-            y = k.linear_forward(index, w, x, bias=torch.randn(13), relu=True)
-            k.linear_backward(index, w, x, dy, y=y, dx=torch.empty_like(x),
-                              dw=torch.empty_like(w), db=torch.empty(13))
-            for lanes, size, step, pad in (16, 3, 1, 1), (1, 3, 2, 1), (4, 5, 3, 0), (16, 1, 2, 0):
-                mask = torch.rand(6, 5, size, size) < density
-                conv = k.ConvIndex(mask, (5, 9, 7), (step, step), (pad, pad), lanes=lanes)
-                w = torch.randn(conv.kept)
-                x = k.rows_to_blocks(torch.randn(batch, 5, 9, 7), lanes=lanes)
-                y = k.conv_forward(conv, w, x, batch, bias=torch.randn(6), relu=True)
-                k.conv_backward_input(conv, w, y, batch)
-                k.conv_backward_weights(conv, x, y, batch)
-        x = k.rows_to_blocks(torch.randn(batch, 3, 5, 7))
-        y, mean, variance = k.norm_train(x, batch, torch.ones(3), torch.zeros(3), relu=True)
-        k.norm_backward(x, y, batch, torch.ones(3), torch.zeros(3), mean, variance, relu=True)
-        window = k.Window((5, 7), (3, 2), (2, 2), (1, 0))
-        y, which = k.max_pool(x, batch, window)
-        k.max_pool_backward(y, which, window)
-        k.mean_pool_backward(k.mean_pool(x, batch), (5, 7))
-        k.columns_to_blocks(k.blocks_to_columns(x, batch), (3, 5, 7))
-        k.blocks_to_rows(x, batch)
-        hidden, steps = 5, 3
-        for gates in (3, 4):
-            index = k.LinearIndex.from_mask(torch.rand(gates * hidden, hidden) < 0.5)
-            w, g = torch.randn(index.kept), torch.randn(gates * hidden, steps * batch)
-            h, c = torch.zeros(2, hidden, (steps + 1) * batch)
-            carry = torch.zeros(2, hidden, batch)
-            if gates == 4:
-                k.lstm_forward(index, w, g, h, c, batch)
-                k.lstm_backward(index, w, g, c, None, *carry, batch)
-            else:
-                from_h = k.gru_forward(index, w, None, g, h, batch)
-                k.gru_backward(index, w, g, from_h, h, None, carry[0], batch)
-from torch import nn
-import snip
-for batch in (1, 5, 19):
-    images, labels = torch.randn(batch, 2, 9, 11), torch.randint(0, 3, (batch,))
-    net = nn.Sequential(
-        nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(5, 4, 2, stride=2),
-        nn.ReLU(), nn.Flatten(), nn.Linear(16, 7), nn.ReLU(), nn.Linear(7, 3),
-    )
-    snip.prune(net, (images, labels), sparsity=0.6)
-    for ways in ({}, {"0": "winograd"}):
-        fast = snip.accelerate(net, images, ways=ways)
-        assert (fast.snip_conversion.straight is None) == bool(ways)
-        step = snip.training_step(fast, torch.optim.SGD(fast.parameters(), lr=0.1, momentum=0.9))
-        step(images, labels), step(images, labels)
-        with torch.no_grad():
-            fast(images)
-# The sanitized library and no other, on the instruction set asked for.
-print(library()._name == sys.argv[1], k.instruction_set())
+SHAPES = (16, 3, 1, 1), (1, 3, 2, 1), (4, 5, 3, 0), (16, 1, 2, 0)
+
+def exercise():
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for batch in (1, 3, 17, 100):
+            for density in (0.0, 0.3):
+                mask = torch.rand(13, 9) < density
+                index = k.LinearIndex.from_mask(mask)
+                x, dy = torch.randn(9, batch), torch.randn(13, batch)
+                w = torch.randn(index.kept)
+                y = k.linear_forward(index, w, x, bias=torch.randn(13), relu=True)
+                k.linear_backward(index, w, x, dy, y=y, dx=torch.empty_like(x),
+                                  dw=torch.empty_like(w), db=torch.empty(13))
+                for lanes, size, step, pad in SHAPES:
+                    mask = torch.rand(6, 5, size, size) < density
+                    conv = k.ConvIndex(mask, (5, 9, 7), (step, step), (pad, pad), lanes=lanes)
+                    w = torch.randn(conv.kept)
+                    x = k.rows_to_blocks(torch.randn(batch, 5, 9, 7), lanes=lanes)
+                    y = k.conv_forward(conv, w, x, batch, bias=torch.randn(6), relu=True)
+                    k.conv_backward_input(conv, w, y, batch)
+                    k.conv_backward_weights(conv, x, y, batch)
+            x = k.rows_to_blocks(torch.randn(batch, 3, 5, 7))
+            y, mean, variance = k.norm_train(x, batch, torch.ones(3), torch.zeros(3), relu=True)
+            k.norm_backward(x, y, batch, torch.ones(3), torch.zeros(3), mean, variance, relu=True)
+            window = k.Window((5, 7), (3, 2), (2, 2), (1, 0))
+            y, which = k.max_pool(x, batch, window)
+            k.max_pool_backward(y, which, window)
+            k.mean_pool_backward(k.mean_pool(x, batch), (5, 7))
+            k.columns_to_blocks(k.blocks_to_columns(x, batch), (3, 5, 7))
+            k.blocks_to_rows(x, batch)
+            hidden, steps = 5, 3
+            for gates in (3, 4):
+                index = k.LinearIndex.from_mask(torch.rand(gates * hidden, hidden) < 0.5)
+                w, g = torch.randn(index.kept), torch.randn(gates * hidden, steps * batch)
+                h, c = torch.zeros(2, hidden, (steps + 1) * batch)
+                carry = torch.zeros(2, hidden, batch)
+                if gates == 4:
+                    k.lstm_forward(index, w, g, h, c, batch)
+                    k.lstm_backward(index, w, g, c, None, *carry, batch)
+                else:
+                    from_h = k.gru_forward(index, w, None, g, h, batch)
+                    k.gru_backward(index, w, g, from_h, h, None, carry[0], batch)
+    for batch in (1, 5, 19):
+        images, labels = torch.randn(batch, 2, 9, 11), torch.randint(0, 3, (batch,))
+        net = nn.Sequential(
+            nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(5, 4, 2, stride=2),
+            nn.ReLU(), nn.Flatten(), nn.Linear(16, 7), nn.ReLU(), nn.Linear(7, 3),
+        )
+        snip.prune(net, (images, labels), sparsity=0.6)
+        for ways in ({}, {"0": "winograd"}):
+            fast = snip.accelerate(net, images, ways=ways)
+            assert (fast.snip_conversion.straight is None) == bool(ways)
+            optimizer = torch.optim.SGD(fast.parameters(), lr=0.1, momentum=0.9)
+            step = snip.training_step(fast, optimizer)
+            step(images, labels), step(images, labels)
+            with torch.no_grad():
+                fast(images)
+for name in k.instruction_sets():
+    os.environ["SNIP_KERNELS"] = name
+    forget_instruction_set()
+    exercise()
+# The sanitized library and no other.
+print(library()._name == sys.argv[1], *k.instruction_sets())
 """
 
 
@@ -94,22 +102,16 @@ def test_clean_under_sanitizers(tmp_path: Path) -> None:
     runtime = subprocess.run(asked, capture_output=True, text=True)
     if not Path(runtime.stdout.strip()).is_absolute():
         pytest.skip("the compiler has no address sanitizer")
-    idle = [name for name in build.X86_SETS if name[4:-4] not in kernels.instruction_sets()]
     flags = ("-O0", "-g1", SANITIZERS, "-fno-sanitize-recover=all")
-    objects = build.compile_objects(tmp_path, COMPILER, flags=flags, without=idle)
+    sets = kernels.instruction_sets()
+    objects = build.compile_objects(tmp_path, COMPILER, flags=flags, sets=sets)
     target = tmp_path / "_kernels.so"
     link = [COMPILER, "-shared", "-pthread", SANITIZERS, *map(str, objects), "-o", str(target)]
     subprocess.run(link, check=True)
-    for isa in kernels.instruction_sets():
-        # Preloaded, the sanitizer puts guard zones around torch's allocations too.
-        done = run_python(
-            EXERCISE,
-            str(target),
-            LD_PRELOAD=runtime.stdout.strip(),
-            ASAN_OPTIONS="detect_leaks=0",
-            SNIP_KERNELS=isa,
-        )
-        assert done.stdout == f"True {isa}\n", done.stderr[-3000:]
+    # Preloaded, the sanitizer puts guard zones around torch's allocations too.
+    preload = {"LD_PRELOAD": runtime.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
+    done = run_python(EXERCISE, str(target), **preload)
+    assert done.stdout.split() == ["True", *sets], done.stderr[-3000:]
 
 
 # A child of fork has no threads but its own; torch's products may hang there, ours must not.
@@ -128,19 +130,6 @@ if child == 0:
     os._exit(0 if right() and right() else 1)
 print(before, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), right())
 """
-
-
-def run_python(
-    script: str, *arguments: str, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter that sees this source tree."""
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env=os.environ | {"PYTHONPATH": str(build.NATIVE.parents[2])} | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 @needs_kernels

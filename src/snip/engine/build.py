@@ -4,38 +4,68 @@ The library has a plain C interface, loaded with ctypes: it links neither Python
 binary serves every version of both, and building it needs neither.
 """
 
+import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 NATIVE = Path(__file__).parent / "native"
 LIBRARY = Path(__file__).with_name("_kernels.so")
+KERNELS = NATIVE / "kernels.cpp"  # compiled once per instruction set
 
 # Not -march=native: the binary picks its instruction set where it runs, not where it was built.
 COMMON = ("-std=c++17", "-fPIC", "-Wall", "-Wextra", "-pthread")
 OPTIMIZED = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
-X86_SETS = {"isa_avx2.cpp": ("-mavx2", "-mfma"), "isa_avx512.cpp": ("-mavx512f", "-mfma")}
 
 
-def sources() -> dict[Path, tuple[str, ...]]:
-    """Each source file of this machine's library with the compiler flags of its own."""
-    flags: dict[str, tuple[str, ...]] = {"isa_portable.cpp": ()}
-    if platform.machine().lower() in ("x86_64", "amd64"):
-        flags |= X86_SETS
-    flags |= {"dispatch.cpp": (), "parallel.cpp": (), "memory.cpp": ()}
-    return {NATIVE / name: own for name, own in flags.items()}
+def instruction_sets() -> dict[str, tuple[str, ...]]:
+    """Instruction sets of this kind of machine, with the compiler flags of each."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return {"portable": ()}
+    return {"portable": (), "avx2": ("-mavx2", "-mfma"), "avx512": ("-mavx512f", "-mfma")}
 
 
 def find_compiler() -> str | None:
     """$CXX, or the first C++ compiler on the path that takes GCC's vector extension."""
     names = [os.environ.get("CXX"), "c++", "g++", "clang++"]
     return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def digest() -> str | None:
+    """Fingerprint of the native sources; None where they are not installed."""
+    sources = sorted(path for path in NATIVE.glob("*") if path.suffix in (".cpp", ".hpp"))
+    if not sources:
+        return None
+    found = hashlib.sha256()
+    for path in sources:
+        found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
+
+
+def marks() -> list[str]:
+    """What the headers mark for Python, as macros for native/border.hpp (see native/marks.hpp)."""
+    text = "\n".join(path.read_text() for path in sorted(NATIVE.glob("*.hpp")))
+    text = re.sub(r"//.*", "", text)
+    kernels = re.findall(r"^SNIP_KERNEL void (\w+)\(", text, re.M)
+    structs = ""
+    for name, body in re.findall(r"^SNIP_STRUCT (\w+) \{(.*?)^\};", text, re.M | re.S):
+        # Fields end where the first function begins; its own line holds no semicolon before it.
+        fields = re.findall(r"(\w+)\s*[,;]", body.split("(")[0])
+        structs += f"S({name})" + "".join(f"F({name},{field})" for field in fields)
+    numbers = re.findall(r"^SNIP_ENUM \w+ \{(.*?)\};", text, re.M | re.S)
+    constants = [name for body in numbers for name in re.findall(r"(\w+)\s*=", body)]
+    return [
+        "-DSNIP_KERNELS(K)=" + "".join(f"K({name})" for name in kernels),
+        f"-DSNIP_STRUCTS(S,F)={structs}",
+        "-DSNIP_CONSTANTS(C)=" + "".join(f"C({name})" for name in constants),
+    ]
 
 
 def _run(command: Sequence[str]) -> None:
@@ -45,29 +75,46 @@ def _run(command: Sequence[str]) -> None:
 
 
 def compile_objects(
-    folder: Path, compiler: str, *, flags: Sequence[str] = OPTIMIZED, without: Sequence[str] = ()
+    folder: Path,
+    compiler: str,
+    *,
+    flags: Sequence[str] = OPTIMIZED,
+    sets: Collection[str] | None = None,
+    version: str = "",
 ) -> list[Path]:
-    """Compile the source files into the folder, a few at a time; `without` names some to omit."""
-    wanted = [source for source in sources() if source.name not in without]
-    jobs = {source: folder / f"{source.stem}.o" for source in wanted}
+    """Compile all sources into the folder, a few at a time; `sets` names the instruction sets."""
+    origin = f"{version or 'unknown'} {digest()}"
+    jobs = {
+        path.stem: [f'-DSNIP_ORIGIN="{origin}"', str(path)]
+        for path in NATIVE.glob("*.cpp")
+        if path != KERNELS
+    }
+    for name, own in instruction_sets().items():
+        if sets is None or name in sets:
+            jobs[name] = [*own, f"-DSNIP_ISA={name}", *marks(), str(KERNELS)]
 
-    def one(source: Path) -> None:
-        own = sources()[source]
-        _run([compiler, *COMMON, *flags, *own, "-c", str(source), "-o", str(jobs[source])])
+    def one(name: str) -> Path:
+        made = folder / f"{name}.o"
+        _run([compiler, *COMMON, *flags, *jobs[name], "-c", "-o", str(made)])
+        return made
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(one, jobs))
-    return list(jobs.values())
+        return list(pool.map(one, sorted(jobs)))
 
 
-def build_library(target: Path = LIBRARY) -> None:
-    """Compile and link the library; OSError with the compiler's words when that fails."""
+def build_library(target: Path = LIBRARY, *, version: str = "") -> None:
+    """Compile and link the library; OSError with the compiler's words when that fails.
+
+    `version` is the package's, by which a library without sources beside it is recognised.
+    """
     compiler = find_compiler()
     if compiler is None:
         raise OSError("no C++ compiler found (looked for $CXX, c++, g++, clang++)")
+    if digest() is None:
+        raise OSError(f"no sources in {NATIVE}: install snip from its source archive")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        objects = compile_objects(Path(folder), compiler)
+        objects = compile_objects(Path(folder), compiler, version=version)
         linked = Path(folder) / target.name
         _run([compiler, "-shared", "-pthread", *map(str, objects), "-o", str(linked)])
         # Beside the target first: replacing the file keeps a process that has it mapped alive.
@@ -77,8 +124,10 @@ def build_library(target: Path = LIBRARY) -> None:
 
 
 if __name__ == "__main__":
+    from snip.common.version import __version__  # setup.py loads this file without the package
+
     try:
-        build_library()
+        build_library(version=__version__)
     except OSError as error:
         sys.exit(f"The native kernels could not be built: {error}")
     sys.stdout.write(f"Built {LIBRARY}\n")

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from snip.common.errors import InputError
-from snip.engine.kernels.conversions import LANES
+from snip.engine.kernels.conversions import LANES, check_lanes
 from snip.engine.kernels.index import check_mask
-from snip.engine.kernels.library import empty, kernel, pointer, vector_floats
+from snip.engine.kernels.library import empty, kernel, pointer, vector, vector_floats
 from snip.engine.kernels.plan import ConvPlan, Taps
 from snip.engine.kernels.tiling import FORWARD, WEIGHTS
 
@@ -39,8 +39,7 @@ class ConvIndex:
                 f"a mask {tuple(self.mask.shape)} in {self.groups} groups does not fit "
                 f"{self.in_shape[0]} input channels"
             )
-        if self.lanes < 1 or self.lanes & (self.lanes - 1):
-            raise InputError(f"lanes must be a power of two, not {self.lanes}")
+        check_lanes(self.lanes)
         if min(self.out_shape) < 1:
             raise InputError(f"the kernel is larger than its padded input {self.in_shape}")
 
@@ -129,7 +128,8 @@ def conv_forward(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """y = convolution (* scale) (+ bias) (then ReLU); `batch` of the blocks' lanes are real."""
-    return _product(index, index.forward_plan, values, x, out, batch, (scale, bias, relu))
+    plan = index.forward_plan
+    return run_product(plan, values, x, batch, scale=scale, bias=bias, relu=relu, out=out)
 
 
 def conv_backward_input(
@@ -141,7 +141,7 @@ def conv_backward_input(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Gradient with respect to the input of the convolution."""
-    return _product(index, index.backward_plan, values, dy, out, batch, (None, None, False))
+    return run_product(index.backward_plan, values, dy, batch, out=out)
 
 
 def conv_backward_weights(
@@ -153,55 +153,62 @@ def conv_backward_weights(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Gradient of the surviving weights [kept]; lanes beyond the batch never count."""
-    out = empty(index.kept) if out is None else out
-    _check(x, index.in_shape, index, batch, "x")
-    _check(dy, index.out_shape, index, batch, "dy")
-    _check_values(out, index)
-    kernel("conv_weights")(
-        *(byref(index.weights_plan.struct), pointer(x), pointer(dy), pointer(out)),
-        *(batch, torch.get_num_threads()),
-    )
-    return out
+    return run_weights(index.weights_plan, x, dy, batch, out=out)
 
 
-def _product(
-    index: ConvIndex,
+def run_product(
     plan: ConvPlan,
     values: torch.Tensor,
     x: torch.Tensor,
-    out: torch.Tensor | None,
     batch: int,
-    after: tuple[torch.Tensor | None, torch.Tensor | None, bool],
+    *,
+    scale: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    relu: bool = False,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The product of one plan, to the outputs or back to the inputs."""
-    scale, bias, relu = after
-    _check(x, plan.taps.in_shape, index, batch, "the tensor read")
+    taps = plan.taps
+    _check(x, taps.lanes, taps.in_shape, batch, "the tensor read")
     if out is None:
-        out = empty(math.ceil(batch / index.lanes), *plan.taps.out_shape, index.lanes)
+        out = empty(math.ceil(batch / taps.lanes), *taps.out_shape, taps.lanes)
     else:
-        _check(out, plan.taps.out_shape, index, batch, "out")
-    _check_values(values, index)
+        _check(out, taps.lanes, taps.out_shape, batch, "out")
+    channels = taps.out_shape[0]
     kernel("conv_forward")(
-        *(byref(plan.struct), pointer(values), pointer(x), pointer(scale), pointer(bias)),
+        *(byref(plan.struct), vector(values, plan.kept, "values"), pointer(x)),
+        *(vector(scale, channels, "scale"), vector(bias, channels, "bias")),
         *(pointer(out), batch, int(relu), torch.get_num_threads()),
     )
     return out
 
 
+def run_weights(
+    plan: ConvPlan,
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    batch: int,
+    *,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Gradient of the weights by one plan."""
+    out = empty(plan.kept) if out is None else out
+    _check(x, plan.taps.lanes, plan.taps.in_shape, batch, "x")
+    _check(dy, plan.taps.lanes, plan.taps.out_shape, batch, "dy")
+    kernel("conv_weights")(
+        *(byref(plan.struct), pointer(x), pointer(dy), vector(out, plan.kept, "out")),
+        *(batch, torch.get_num_threads()),
+    )
+    return out
+
+
 def _check(
-    tensor: torch.Tensor, shape: tuple[int, int, int], index: ConvIndex, batch: int, name: str
+    tensor: torch.Tensor, lanes: int, shape: tuple[int, int, int], batch: int, name: str
 ) -> None:
-    wanted = (math.ceil(batch / index.lanes), *shape, index.lanes)
-    if tensor.dtype != torch.float32 or tensor.shape != wanted or not tensor.is_contiguous():
+    wanted = (math.ceil(batch / lanes), *shape, lanes)
+    wrong = tensor.dtype != torch.float32 or not tensor.is_cpu or not tensor.is_contiguous()
+    if wrong or tensor.shape != wanted:
         raise InputError(
-            f"{name} must be a contiguous float32 tensor {wanted}, not {tensor.dtype} "
-            f"{tuple(tensor.shape)}, strides {tensor.stride()}"
-        )
-
-
-def _check_values(values: torch.Tensor, index: ConvIndex) -> None:
-    if values.dtype != torch.float32 or values.shape != (index.kept,) or values.stride(0) != 1:
-        raise InputError(
-            f"values must be float32 [{index.kept}] contiguous, not {values.dtype} "
-            f"{tuple(values.shape)}"
+            f"{name} must be a contiguous float32 tensor {wanted} on the CPU, not {tensor.dtype} "
+            f"{tuple(tensor.shape)}, strides {tensor.stride()}, on {tensor.device}"
         )

@@ -1,8 +1,8 @@
-"""Conversions between plain tensors, blocks of lanes and columns.
+"""Conversions between the three layouts.
 
-rows      [batch, ...]                             what torch uses (NCHW, or [batch, features])
-blocks    [ceil(batch / lanes), ..., lanes]        convolutions; zero beyond the batch
-features  [features, batch], the batch contiguous  linear and recurrent layers
+rows     [batch, ...]                             what torch uses (NCHW, or [batch, features])
+blocks   [ceil(batch / lanes), ..., lanes]        convolutions; zero beyond the batch
+columns  [features, batch], the batch contiguous  linear and recurrent layers
 """
 
 import math
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from snip.common.errors import InputError
+from snip.engine.kernels.constants import MOST_LANES
 from snip.engine.kernels.library import empty, kernel
 
 LANES = 16
@@ -18,9 +19,10 @@ LANES = 16
 
 def rows_to_blocks(x: torch.Tensor, *, lanes: int = LANES) -> torch.Tensor:
     """NCHW to [ceil(N / lanes), C, H, W, lanes]."""
+    check_lanes(lanes)
     x = check_float(x, "x").contiguous()
     out = empty(math.ceil(x.shape[0] / lanes), *x.shape[1:], lanes)
-    _run("rows_to_blocks", x.data_ptr(), out.data_ptr(), x[0].numel(), lanes, x.shape[0])
+    _run("rows_to_blocks", x.data_ptr(), out.data_ptr(), math.prod(x.shape[1:]), lanes, x.shape[0])
     return out
 
 
@@ -34,12 +36,12 @@ def blocks_to_rows(x: torch.Tensor, batch: int) -> torch.Tensor:
 
 def rows_to_columns(x: torch.Tensor) -> torch.Tensor:
     """[batch, features] to [features, batch]."""
-    return _transposed(check_float(x, "x"))
+    return _transposed(x)
 
 
 def columns_to_rows(x: torch.Tensor) -> torch.Tensor:
     """[features, batch] to [batch, features]."""
-    return _transposed(check_float(x, "x"))
+    return _transposed(x)
 
 
 def blocks_to_columns(x: torch.Tensor, batch: int) -> torch.Tensor:
@@ -53,7 +55,9 @@ def blocks_to_columns(x: torch.Tensor, batch: int) -> torch.Tensor:
 
 def columns_to_blocks(x: torch.Tensor, shape: Sequence[int], *, lanes: int = LANES) -> torch.Tensor:
     """The inverse of blocks_to_columns, to [blocks, *shape, lanes]."""
-    features, batch = check_float(x, "x").shape
+    check_lanes(lanes)
+    x = _rows_contiguous(x)
+    features, batch = x.shape
     if features != math.prod(shape):
         raise InputError(f"{features} features do not fill {tuple(shape)}")
     out = empty(math.ceil(batch / lanes), *shape, lanes)
@@ -76,9 +80,17 @@ def check_float(tensor: torch.Tensor, name: str) -> torch.Tensor:
     return tensor
 
 
+def check_lanes(lanes: int) -> None:
+    """InputError unless blocks can have so many lanes."""
+    if not 1 <= lanes <= MOST_LANES or lanes & (lanes - 1):
+        raise InputError(f"lanes must be a power of two of at most {MOST_LANES}, not {lanes}")
+
+
 def check_blocks(x: torch.Tensor, batch: int, name: str) -> int:
     """The lanes of a contiguous tensor of blocks that holds so many batch elements."""
     check_float(x, name)
+    if x.dim() >= 2:
+        check_lanes(x.shape[-1])
     if x.dim() < 2 or not x.is_contiguous() or x.shape[0] != math.ceil(batch / x.shape[-1]):
         raise InputError(
             f"{name} must be contiguous [ceil(batch / lanes), ..., lanes] for a batch of {batch}, "
@@ -87,10 +99,15 @@ def check_blocks(x: torch.Tensor, batch: int, name: str) -> int:
     return x.shape[-1]
 
 
+def _rows_contiguous(x: torch.Tensor) -> torch.Tensor:
+    """The matrix, copied unless the numbers of a row lie side by side."""
+    if check_float(x, "x").dim() != 2:
+        raise InputError(f"x must have two dimensions, not {tuple(x.shape)}")
+    return x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
+
+
 def _transposed(x: torch.Tensor) -> torch.Tensor:
-    if x.dim() != 2:
-        raise InputError(f"only [a, b] can be transposed, not {tuple(x.shape)}")
-    x = x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
+    x = _rows_contiguous(x)
     out = empty(x.shape[1], x.shape[0])
     _run("transpose", x.data_ptr(), x.stride(0), out.data_ptr(), out.stride(0), *x.shape)
     return out

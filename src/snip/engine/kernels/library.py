@@ -3,7 +3,8 @@
 import ctypes
 import os
 from collections.abc import Callable
-from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
+from ctypes import c_char_p, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,43 +12,22 @@ from typing import Any
 import torch
 
 from snip.common.errors import InputError, nearest
+from snip.common.version import __version__
 from snip.engine import build
-from snip.engine.kernels.plan import ConvPlanStruct
+from snip.engine.kernels.border import BorderError, prototypes
+from snip.engine.kernels.constants import DONE, NO_MEMORY, NO_THREADS, REFUSED
 
-P, N, L, D = c_void_p, c_int32, c_int64, c_double
-PLAN = POINTER(ConvPlanStruct)
 
-# Arguments of each kernel, in the order of native/*.hpp.
-SIGNATURES: dict[str, list[Any]] = {
-    "linear_forward": [P, P, P, P, P, L, P, P, L, L, L, N, N],
-    "linear_backward": [P, P, P, P, P, P, P, L, P, L, P, L, P, L, P, P, L, L, L, N],
-    "conv_forward": [PLAN, P, P, P, P, P, L, N, N],
-    "conv_weights": [PLAN, P, P, P, L, N],
-    "winograd_weights": [P, P, L, L, N, N],
-    "winograd_forward": [P, P, P, P, P, P, N, N],
-    "transpose": [P, L, P, L, L, L, N],
-    "rows_to_blocks": [P, P, L, L, L, N],
-    "blocks_to_rows": [P, P, L, L, L, N],
-    "blocks_to_columns": [P, P, L, L, L, L, N],
-    "columns_to_blocks": [P, L, P, L, L, L, N],
-    "norm_train": [P, P, P, P, P, P, L, L, L, L, D, N, N],
-    "norm_apply": [P, P, P, P, L, L, L, L, N, N],
-    "norm_backward": [P, P, P, P, P, P, P, P, P, L, L, L, L, D, N, N, N],
-    "max_pool": [P, P, P, P, L, L, N],
-    "max_pool_backward": [P, P, P, P, L, L, N],
-    "relu_backward": [P, P, P, P, L, L, L, L, N],
-    "lstm_forward": [P, P, P, P, L, P, L, P, L, L, L, L, N],
-    "lstm_backward": [P, P, P, P, P, P, L, P, L, P, L, P, P, L, L, L, L, N],
-    "gru_forward": [P, P, P, P, P, P, L, P, L, L, L, L, N],
-    "gru_backward": [P, P, P, P, P, P, P, P, L, P, L, P, L, P, L, L, L, L, N],
-    "network_forward": [P, P, P, L, N],
-    "network_gradients": [P, P, P, P, P, L, N],
-    "sgd_update": [P, L, P],
-}
+@dataclass(frozen=True)
+class Loaded:
+    """The library, and the ctypes prototype of each of its kernels."""
+
+    native: ctypes.CDLL
+    prototypes: dict[str, Any]
 
 
 @cache
-def _load() -> ctypes.CDLL | str:
+def _load() -> Loaded | str:
     """The library, or why there is none."""
     path = build.LIBRARY
     if not path.exists():
@@ -56,16 +36,44 @@ def _load() -> ctypes.CDLL | str:
             "(g++ or clang++); with one, run: python -m snip.engine.build"
         )
     try:
-        library = ctypes.CDLL(str(path))
+        native = ctypes.CDLL(str(path))
+        _check_origin(native)
+        _declare(native)
+        made = prototypes((native.snip_declarations() or b"").decode())
     except OSError as error:
         return f"{path.name} cannot be loaded: {error}"
-    library.snip_kernel.restype = c_void_p
-    library.snip_kernel.argtypes = [c_char_p, c_char_p]
-    library.snip_set_name.restype = c_char_p
-    library.snip_use_team.argtypes = [c_void_p]
-    library.snip_prefer_huge_pages.argtypes = [c_void_p, c_int64]
-    library.snip_use_team(_torch_team())
-    return library
+    except (AttributeError, BorderError) as error:
+        return f"{path.name} does not fit this snip: {error}; run: python -m snip.engine.build"
+    native.snip_use_team(_torch_team())
+    return Loaded(native, made)
+
+
+def _check_origin(native: ctypes.CDLL) -> None:
+    """BorderError unless the library was made of the sources beside it, or for this version."""
+    native.snip_origin.restype = c_char_p
+    version, digest = native.snip_origin().decode().split()
+    wanted = build.digest()
+    if wanted is None and version != __version__:
+        raise BorderError(f"it was built for version {version}, and this is {__version__}")
+    if wanted is not None and digest != wanted:
+        raise BorderError(f"it was built from sources {digest}, and those beside it are {wanted}")
+
+
+def _declare(native: ctypes.CDLL) -> None:
+    """Types of the few functions that are not kernels (native/dispatch.cpp and so on)."""
+    for name, result, *arguments in (
+        ("snip_declarations", c_char_p),
+        ("snip_error", c_char_p),
+        ("snip_kernel", c_void_p, c_char_p, c_char_p),
+        ("snip_prefer_huge_pages", None, c_void_p, c_int64),
+        ("snip_scratch_bytes", c_int64),
+        ("snip_set_name", c_char_p, c_int32),
+        ("snip_set_runs", c_int32, c_char_p),
+        ("snip_use_team", None, c_void_p),
+        ("snip_vector_floats", c_int32, c_char_p),
+    ):
+        function = getattr(native, str(name))
+        function.restype, function.argtypes = result, arguments
 
 
 def share_torch_threads(share: bool) -> None:
@@ -98,6 +106,10 @@ def reason() -> str | None:
 
 def library() -> ctypes.CDLL:
     """The loaded library, or InputError with the reason."""
+    return _loaded().native
+
+
+def _loaded() -> Loaded:
     found = _load()
     if isinstance(found, str):
         raise InputError(f"the native kernels are not available: {found}")
@@ -126,10 +138,30 @@ def instruction_set() -> str:
 
 
 @cache
-def kernel(name: str) -> Callable[..., None]:
-    """A native function of the instruction set in use; it runs without the GIL."""
+def kernel(name: str) -> Callable[..., int]:
+    """A native function of the instruction set in use; it runs without the GIL.
+
+    A size that it refuses raises InputError, memory that is not there MemoryError, and threads that
+    cannot be started RuntimeError; the next call works again.
+    """
     address = library().snip_kernel(instruction_set().encode(), name.encode())
-    return ctypes.CFUNCTYPE(None, *SIGNATURES[name])(address)
+    function = _loaded().prototypes[name](address)
+    function.errcheck = _check_status
+    return function
+
+
+def _check_status(status: int, function: Any, arguments: Any) -> int:
+    """Every call of a kernel ends here."""
+    if status == DONE:
+        return status
+    sentence = library().snip_error().decode(errors="replace")
+    if status == REFUSED:
+        raise InputError(sentence)
+    if status == NO_MEMORY:
+        raise MemoryError(f"{sentence}: use a smaller batch, or fewer threads")
+    if status == NO_THREADS:
+        raise RuntimeError(f"cannot start a thread: {sentence}; use torch.set_num_threads(1)")
+    raise RuntimeError(f"a native kernel failed: {sentence}")
 
 
 def forget_instruction_set() -> None:
@@ -152,11 +184,24 @@ HUGE = 4 << 20  # bytes from which a tensor is worth huge pages
 
 
 def empty(*shape: int) -> torch.Tensor:
-    """float32 on the CPU, whatever the default is, in huge pages when it is large.
+    """An uninitialised float32 tensor on the CPU, whatever torch's defaults are.
 
-    (First touching small pages is slow.)
+    A large one is put in huge pages, because touching small pages for the first time is slow.
     """
     tensor = torch.empty(shape, dtype=torch.float32, device="cpu")
     if tensor.nbytes >= HUGE:
         library().snip_prefer_huge_pages(tensor.data_ptr(), tensor.nbytes)
     return tensor
+
+
+def vector(tensor: torch.Tensor | None, count: int, name: str) -> int | None:
+    """Address of a contiguous float32 tensor [count]; None becomes a null pointer."""
+    if tensor is None:
+        return None
+    wrong = tensor.dtype is not torch.float32 or not tensor.is_cpu or not tensor.is_contiguous()
+    if wrong or tensor.shape != (count,):
+        raise InputError(
+            f"{name} must be float32 [{count}] contiguous on the CPU, not {tensor.dtype} "
+            f"{tuple(tensor.shape)}, strides {tensor.stride()}, on {tensor.device}"
+        )
+    return tensor.data_ptr()

@@ -3,10 +3,9 @@
 import torch
 
 from snip.common.errors import InputError
+from snip.engine.kernels.constants import ACCUMULATE, RELU
 from snip.engine.kernels.index import LinearIndex
-from snip.engine.kernels.library import empty, kernel, pointer
-
-RELU, ACCUMULATE = 1, 2
+from snip.engine.kernels.library import empty, kernel, pointer, vector
 
 
 def linear_forward(
@@ -25,8 +24,8 @@ def linear_forward(
         out = empty(index.rows, batch)
     ldy, _ = _check(out, index.rows, batch, "out")
     kernel("linear_forward")(
-        *(*index.pointers[:2], None, _values(values, index), x.data_ptr(), ldx),
-        *(pointer(bias), out.data_ptr(), ldy, index.rows, batch),
+        *(*index.pointers[:2], None, vector(values, index.kept, "values"), x.data_ptr(), ldx),
+        *(vector(bias, index.rows, "bias"), out.data_ptr(), ldy, index.rows, batch),
         *(RELU * relu | ACCUMULATE * accumulate, torch.get_num_threads()),
     )
     return out
@@ -49,9 +48,10 @@ def linear_backward(
     ldy = 0 if y is None else _check(y, index.rows, batch, "y")[0]
     lddx = 0 if dx is None else _check(dx, index.columns, batch, "dx")[0]
     kernel("linear_backward")(
-        *(*index.pointers, _values(values, index), x.data_ptr(), ldx, dy.data_ptr(), lddy),
-        *(pointer(y), ldy, pointer(dx), lddx, None if dw is None else _values(dw, index)),
-        *(pointer(db), index.rows, index.columns, batch, torch.get_num_threads()),
+        *(*index.pointers, vector(values, index.kept, "values"), x.data_ptr(), ldx),
+        *(dy.data_ptr(), lddy, pointer(y), ldy, pointer(dx), lddx),
+        *(vector(dw, index.kept, "dw"), vector(db, index.rows, "db")),
+        *(index.rows, index.columns, batch, torch.get_num_threads()),
     )
 
 
@@ -69,13 +69,3 @@ def _check(tensor: torch.Tensor, rows: int, batch: int | None, name: str) -> tup
             f"batch contiguous, not {tensor.dtype} {tuple(tensor.shape)}, strides {tensor.stride()}"
         )
     return row, width
-
-
-def _values(values: torch.Tensor, index: LinearIndex) -> int:
-    wrong = values.dtype is not torch.float32 or not values.is_contiguous()
-    if wrong or values.numel() != index.kept:
-        raise InputError(
-            f"values must be float32 [{index.kept}] contiguous, not {values.dtype} "
-            f"{tuple(values.shape)}"
-        )
-    return values.data_ptr()

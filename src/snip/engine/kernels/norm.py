@@ -6,7 +6,7 @@ import torch
 
 from snip.common.errors import InputError
 from snip.engine.kernels.conversions import check_blocks
-from snip.engine.kernels.library import empty, kernel, pointer
+from snip.engine.kernels.library import empty, kernel, pointer, vector
 
 Tensor = torch.Tensor
 
@@ -85,13 +85,7 @@ def relu_backward(
 def _sizes(x: Tensor, batch: int, *per_channel: Tensor | None) -> tuple[int, int, int, int]:
     lanes = check_blocks(x, batch, "x")
     for tensor in per_channel:
-        if tensor is not None and (
-            tensor.shape != x.shape[1:2] or tensor.dtype != torch.float32 or tensor.stride(0) != 1
-        ):
-            raise InputError(
-                f"a parameter of {x.shape[1]} channels must be float32 [{x.shape[1]}], not "
-                f"{tensor.dtype} {tuple(tensor.shape)}"
-            )
+        vector(tensor, x.shape[1], "a parameter of the channels")
     return x.shape[1], math.prod(x.shape[2:]), lanes, batch
 
 

@@ -1,35 +1,14 @@
 """The order in which the weights of a sparse convolution are used, prepared once with numpy."""
 
-import ctypes
-from ctypes import c_int32, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from snip.common.errors import InputError
-from snip.engine.kernels.tiling import Costs, Workload, choose, packed_shape
-
-FIRST, LAST = 1, 2  # places of a segment among those of its output
-NUMBERS = (
-    *("lanes", "in_channels", "in_h", "in_w", "out_channels", "out_h", "out_w"),
-    *("in_step_h", "in_step_w", "out_step_h", "out_step_w", "grid_h", "grid_w", "top", "left"),
-    *("tile_h", "tile_w", "pack_h", "pack_w", "pack_phases", "chunks", "segments", "entries"),
-)
-ARRAYS = (
-    *("chunk_channel", "channels", "chunk_segment"),
-    *("segment_out", "segment_entry", "segment_place", "offset", "order", "silent"),
-)
-
-
-class ConvPlanStruct(ctypes.Structure):
-    """Mirrors struct ConvPlan of native/conv_plan.hpp."""
-
-    _fields_ = (
-        *((name, c_int32) for name in NUMBERS),
-        *((name, c_void_p) for name in ARRAYS),
-        ("silents", c_int32),
-    )
+from snip.engine.kernels.constants import FIRST, LAST
+from snip.engine.kernels.structs import ConvPlanStruct
+from snip.engine.kernels.tiling import Costs, Tiling, Workload, choose, packed_shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,63 +37,100 @@ class Taps:
 
 
 class ConvPlan:
-    """Arrays of one plan and the struct that points into them; immutable."""
+    """Arrays of one plan and the struct that points into them; immutable.
 
-    def __init__(self, taps: Taps, vector: int, costs: Costs) -> None:
-        self.taps = taps
-        self.arrays, numbers = _arrange(taps, vector, costs)
+    A given `tiling` is used instead of the one that should cost the least (bench/fit_tiling.py).
+    """
+
+    def __init__(
+        self, taps: Taps, vector: int, costs: Costs, *, tiling: Tiling | None = None
+    ) -> None:
+        self.taps, self.work = taps, _workload(taps, vector)
+        self.tiling = tiling or choose(self.work, costs)
+        _check_sizes(self.work, self.tiling, taps)
+        self.arrays = {
+            name: np.ascontiguousarray(array, np.uint8 if name == "segment_place" else np.int32)
+            for name, array in _arrange(taps, self.work, self.tiling).items()
+        }
         pointers = {name: array.ctypes.data for name, array in self.arrays.items()}
-        self.struct = ConvPlanStruct(**numbers, **pointers, silents=len(self.arrays["silent"]))
+        self.struct = ConvPlanStruct(**_sizes(self), **pointers)
+
+    @property
+    def kept(self) -> int:
+        """Number of surviving weights."""
+        return len(self.taps.out)
 
     def __deepcopy__(self, memo: Any) -> "ConvPlan":
         return self
 
 
-def _arrange(taps: Taps, vector: int, costs: Costs) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    top, left = (int(a.min()) if a.size else 0 for a in (taps.row, taps.col))
+def _workload(taps: Taps, vector: int) -> Workload:
+    """The part of the taps on which the choice of tiles depends."""
     span = tuple(int(np.ptp(a)) + 1 if a.size else 1 for a in (taps.row, taps.col))
-    used = np.bincount(taps.channel, minlength=taps.in_shape[0]) > 0
-    channels, local = np.flatnonzero(used), (np.cumsum(used) - 1)[taps.channel]
-    live = np.bincount(taps.out, minlength=taps.outs)
-    work = Workload(
+    return Workload(
         lanes=taps.lanes,
         grid=taps.grid,
         step=taps.in_step,
         span=(span[0], span[1]),
-        channels=max(1, len(channels)),
-        outs=int(np.count_nonzero(live)),
+        channels=max(1, len(np.unique(taps.channel))),
+        outs=len(np.unique(taps.out)),
         kept=len(taps.out),
         vector=vector,
     )
-    tiling = choose(work, costs)
+
+
+def _check_sizes(work: Workload, tiling: Tiling, taps: Taps) -> None:
+    """InputError for what the 32-bit numbers of the struct cannot hold."""
+    pack_h, pack_w, _ = packed_shape(work, tiling.rows, tiling.cols)
+    packed = pack_h * pack_w * tiling.channels * taps.lanes * 4
+    if max(packed, taps.outs, *taps.in_shape, *taps.out_shape) >= 2**31:
+        raise InputError(f"a convolution over {taps.in_shape} is too large for 32-bit offsets")
+
+
+def _arrange(taps: Taps, work: Workload, tiling: Tiling) -> dict[str, np.ndarray]:
+    """Weights in the order in which they meet the packed input, and where they meet it."""
     pack_h, pack_w, phases = packed_shape(work, tiling.rows, tiling.cols)
+    used = np.bincount(taps.channel, minlength=taps.in_shape[0]) > 0
+    channels, local = np.flatnonzero(used), (np.cumsum(used) - 1)[taps.channel]
     chunk, inside = np.divmod(local, tiling.channels)
     order = _sorted(_sorted(np.arange(len(chunk)), taps.out), chunk)
-    phase, col = (taps.col - left) % taps.in_step[1], (taps.col - left) // taps.in_step[1]
-    position = (inside * pack_h + taps.row - top) * pack_w + phase * (pack_w // phases) + col
-    if pack_h * pack_w * tiling.channels * taps.lanes * 4 >= 2**31:
-        raise InputError(f"a convolution over {taps.in_shape} is too large for 32-bit offsets")
+    phase, col = (taps.col - _least(taps.col)) % taps.in_step[1], taps.col - _least(taps.col)
+    place = phase * (pack_w // phases) + col // taps.in_step[1]
+    position = (inside * pack_h + taps.row - _least(taps.row)) * pack_w + place
     chunks = -(-len(channels) // tiling.channels)
-    arrays = _segments(taps, chunk[order], order, chunks) | {
+    return _segments(taps, chunk[order], order, chunks) | {
         "chunk_channel": np.minimum(np.arange(chunks + 1) * tiling.channels, len(channels)),
         "channels": channels,
         "offset": position[order] * (taps.lanes * 4),
         "order": order,
-        "silent": np.flatnonzero(live == 0),
+        "silent": np.flatnonzero(np.bincount(taps.out, minlength=taps.outs) == 0),
     }
-    numbers = dict(
-        zip(
-            NUMBERS,
-            (
-                *(taps.lanes, *taps.in_shape, *taps.out_shape, *taps.in_step, *taps.out_step),
-                *(*taps.grid, top, left, tiling.rows, tiling.cols, pack_h, pack_w, phases),
-                *(chunks, len(arrays["segment_out"]), len(order)),
-            ),
-            strict=True,
-        )
-    )
-    kinds = {name: np.uint8 if name == "segment_place" else np.int32 for name in ARRAYS}
-    return {n: np.ascontiguousarray(arrays[n], kinds[n]) for n in ARRAYS}, numbers
+
+
+def _least(positions: np.ndarray) -> int:
+    return int(positions.min()) if positions.size else 0
+
+
+def _sizes(plan: ConvPlan) -> dict[str, int]:
+    """The numbers of struct ConvPlan, which native/conv_plan.hpp describes."""
+    taps, tiling, arrays = plan.taps, plan.tiling, plan.arrays
+    pack_h, pack_w, phases = packed_shape(plan.work, tiling.rows, tiling.cols)
+    (in_channels, in_h, in_w), (out_channels, out_h, out_w) = taps.in_shape, taps.out_shape
+    return {
+        "lanes": taps.lanes,
+        **{"in_channels": in_channels, "in_h": in_h, "in_w": in_w},
+        **{"out_channels": out_channels, "out_h": out_h, "out_w": out_w},
+        **{"in_step_h": taps.in_step[0], "in_step_w": taps.in_step[1]},
+        **{"out_step_h": taps.out_step[0], "out_step_w": taps.out_step[1]},
+        **{"grid_h": taps.grid[0], "grid_w": taps.grid[1]},
+        **{"top": _least(taps.row), "left": _least(taps.col)},
+        **{"tile_h": tiling.rows, "tile_w": tiling.cols},
+        **{"pack_h": pack_h, "pack_w": pack_w, "pack_phases": phases},
+        "chunks": len(arrays["chunk_channel"]) - 1,
+        "segments": len(arrays["segment_out"]),
+        "entries": len(arrays["order"]),
+        "silents": len(arrays["silent"]),
+    }
 
 
 def _sorted(order: np.ndarray, key: np.ndarray) -> np.ndarray:

@@ -1,20 +1,23 @@
 """Max and mean pooling on blocks [N/lanes, C, H, W, lanes]."""
 
-import ctypes
 import math
-from dataclasses import astuple, dataclass
+from ctypes import byref
+from dataclasses import dataclass
 
 import torch
 
 from snip.common.errors import InputError
+from snip.engine.kernels.constants import MOST_POSITIONS
 from snip.engine.kernels.conversions import (
     LANES,
     blocks_to_columns,
     check_blocks,
     check_float,
+    check_lanes,
     columns_to_blocks,
 )
 from snip.engine.kernels.library import empty, kernel
+from snip.engine.kernels.structs import WindowStruct
 
 Pair = tuple[int, int]
 
@@ -31,8 +34,15 @@ class Window:
     ceil_mode: bool = False
 
     def __post_init__(self) -> None:
-        if math.prod(self.kernel) > 255:
-            raise InputError(f"a pooling window {self.kernel} has more than 255 positions")
+        if math.prod(self.kernel) > MOST_POSITIONS:
+            raise InputError(
+                f"a pooling window {self.kernel} has more than {MOST_POSITIONS} positions"
+            )
+        if min(*self.kernel, *self.stride, *self.dilation) < 1 or min(self.padding) < 0:
+            raise InputError(
+                f"a pooling window {self.kernel} needs positive strides and dilations, not "
+                f"{self.stride} and {self.dilation}, and padding of at least 0, not {self.padding}"
+            )
         if any(2 * pad > size for pad, size in zip(self.padding, self.kernel, strict=True)):
             raise InputError(f"padding {self.padding} is more than half the window {self.kernel}")
         if min(self.out_size) < 1:
@@ -53,10 +63,13 @@ class Window:
         # The last window must begin inside the input or its left padding.
         return count - 1 if (count - 1) * step >= size + pad else count
 
-    def struct(self) -> "ctypes.Array[ctypes.c_int32]":
-        """The native struct Window."""
-        sizes = (self.in_size, self.out_size, *astuple(self)[1:5])
-        return (ctypes.c_int32 * 12)(*(number for pair in sizes for number in pair))
+    def struct(self) -> WindowStruct:
+        """The native struct."""
+        sizes = (self.in_size, self.out_size, self.kernel, self.stride, self.padding, self.dilation)
+        names = ("in", "out", "kernel", "stride", "pad", "dilation")
+        heights = {f"{name}_h": size[0] for name, size in zip(names, sizes, strict=True)}
+        widths = {f"{name}_w": size[1] for name, size in zip(names, sizes, strict=True)}
+        return WindowStruct(**heights, **widths)
 
 
 def max_pool(x: torch.Tensor, batch: int, window: Window) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,7 +80,7 @@ def max_pool(x: torch.Tensor, batch: int, window: Window) -> tuple[torch.Tensor,
     y = empty(*x.shape[:2], *window.out_size, lanes)
     which = torch.empty(y.shape, dtype=torch.uint8, device="cpu")
     kernel("max_pool")(
-        *(x.data_ptr(), y.data_ptr(), which.data_ptr(), window.struct()),
+        *(x.data_ptr(), y.data_ptr(), which.data_ptr(), byref(window.struct())),
         *(x.shape[0] * x.shape[1], lanes, torch.get_num_threads()),
     )
     return y, which
@@ -77,14 +90,16 @@ def max_pool_backward(dy: torch.Tensor, which: torch.Tensor, window: Window) -> 
     """Gradient of max_pool's input."""
     check_float(dy, "dy")
     if (
-        dy.shape != which.shape
+        dy.dim() != 5
+        or dy.shape != which.shape
         or tuple(dy.shape[2:4]) != window.out_size
         or not (dy.is_contiguous() and which.is_contiguous() and which.dtype == torch.uint8)
     ):
         raise InputError(f"dy {tuple(dy.shape)} is not the gradient of max_pool's output")
+    check_lanes(dy.shape[4])
     dx = empty(*dy.shape[:2], *window.in_size, dy.shape[4])
     kernel("max_pool_backward")(
-        *(dy.data_ptr(), which.data_ptr(), dx.data_ptr(), window.struct()),
+        *(dy.data_ptr(), which.data_ptr(), dx.data_ptr(), byref(window.struct())),
         *(dy.shape[0] * dy.shape[1], dy.shape[4], torch.get_num_threads()),
     )
     return dx

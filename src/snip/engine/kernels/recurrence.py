@@ -9,7 +9,7 @@ import torch
 
 from snip.common.errors import InputError
 from snip.engine.kernels.index import LinearIndex
-from snip.engine.kernels.library import empty, kernel, pointer
+from snip.engine.kernels.library import empty, kernel, pointer, vector
 
 Tensor = torch.Tensor
 
@@ -76,8 +76,10 @@ def gru_forward(
     hidden, steps = _shape(index, values, from_x, batch, 3)
     _check(h, hidden, (steps + 1) * batch, "h")
     from_h = _empty_as(from_x)
+    biases = vector(bias, 3 * hidden, "bias")
     kernel("gru_forward")(
-        *map(pointer, (index.rowptr, index.cols, values, bias, from_x, from_h)),
+        *map(pointer, (index.rowptr, index.cols, values)),
+        *(biases, pointer(from_x), pointer(from_h)),
         *(from_x.stride(0), pointer(h), h.stride(0), hidden, batch, steps),
         torch.get_num_threads(),
     )
@@ -120,10 +122,13 @@ def _shape(
     index: LinearIndex, values: Tensor, gates: Tensor, batch: int, count: int
 ) -> tuple[int, int]:
     hidden = index.columns
-    if index.rows != count * hidden or values.shape != (index.kept,):
+    if batch < 1:
+        raise InputError(f"a batch has at least one element, not {batch}")
+    vector(values, index.kept, "values")
+    if index.rows != count * hidden:
         raise InputError(
-            f"{values.numel()} values of a [{index.rows}, {index.columns}] mask are no recurrent "
-            f"weights: they must be {index.kept} of [{count} * hidden, hidden]"
+            f"a [{index.rows}, {index.columns}] mask is none of recurrent weights: those are "
+            f"[{count} * hidden, hidden]"
         )
     steps = gates.shape[1] // batch
     _check(gates, index.rows, steps * batch, "gates")

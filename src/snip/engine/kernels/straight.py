@@ -2,62 +2,32 @@
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import byref, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import byref
 
 import numpy as np
 import torch
 
+from snip.common.errors import InputError
+from snip.engine.kernels.constants import CONV, LINEAR, MAX_POOL, MOST_LAYERS, RECTIFIER
 from snip.engine.kernels.library import empty, kernel
+from snip.engine.kernels.structs import LayerStruct, NetworkStruct, OutcomeStruct, ParameterStruct
 
-LINEAR, CONV, MAX_POOL, RECTIFIER = range(4)
-MOST_LAYERS = 64
-
-
-class LayerStruct(ctypes.Structure):
-    """Mirrors struct Layer of native/network.hpp."""
-
-    _fields_ = (
-        *((name, c_int32) for name in ("kind", "relu")),
-        *((name, c_int64) for name in ("inputs", "outputs")),  # floats per lane
-        *((name, c_void_p) for name in ("forward", "backward", "weights")),
-        *((name, c_void_p) for name in ("rowptr", "cols", "t_rowptr", "t_cols", "t_order")),
-        *((name, c_void_p) for name in ("window", "values", "bias")),
-        *((name, c_int64) for name in ("values_at", "bias_at")),
-        *((name, c_void_p) for name in ("bias_kept", "bias_rows")),
-        ("bias_count", c_int64),
-    )
-
-
-class NetworkStruct(ctypes.Structure):
-    """Mirrors struct Network of native/network.hpp."""
-
-    _fields_ = (
-        ("layers", c_void_p),
-        *((name, c_int64) for name in ("count", "lanes", "gradients")),
-        ("inputs", c_void_p),
-        ("runs", c_int64),
-    )
-
-
-class OutcomeStruct(ctypes.Structure):
-    """Mirrors struct LossOutcome of native/loss.hpp."""
-
-    _fields_ = (("loss", c_double), ("wrong", c_int64), ("strange", c_int64))
-
-
-class ParameterStruct(ctypes.Structure):
-    """Mirrors struct Parameter of native/update.hpp."""
-
-    _fields_ = (
-        *((name, c_void_p) for name in ("values", "momentum")),
-        *((name, c_int64) for name in ("offset", "count")),
-        *((name, c_float) for name in ("lr", "factor", "decay")),
-        ("nesterov", c_int32),
-    )
+__all__ = [
+    "CONV",
+    "LINEAR",
+    "MAX_POOL",
+    "MOST_LAYERS",
+    "RECTIFIER",
+    "Gradients",
+    "LayerStruct",
+    "NativeNetwork",
+    "ParameterStruct",
+    "sgd_update",
+]
 
 
 class NativeNetwork:
-    """Layers with their addresses, for parts of the batch of so many lanes.
+    """Layers with their addresses, run on parts of the batch of so many lanes.
 
     `used` says which input features anything reads. Whoever makes it keeps what the layers point
     to alive.
@@ -74,15 +44,25 @@ class NativeNetwork:
             *(len(layers), lanes, gradients),
             *(self.runs.ctypes.data, len(self.runs)),
         )
-        self.outputs = int(layers[-1].outputs)
+        self.inputs, self.outputs = int(layers[0].inputs), int(layers[-1].outputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Contiguous x [batch, ...] -> y [batch, outputs]."""
+        self.check(x)
         y = empty(len(x), self.outputs)
         kernel("network_forward")(
             *(byref(self.struct), x.data_ptr(), y.data_ptr(), len(x), torch.get_num_threads())
         )
         return y
+
+    def check(self, x: torch.Tensor) -> None:
+        """InputError unless x holds rows of this network's inputs."""
+        wrong = x.dtype is not torch.float32 or not x.is_cpu or not x.is_contiguous()
+        if wrong or x.numel() != len(x) * self.inputs:
+            raise InputError(
+                f"x must be contiguous float32 rows of {self.inputs} features on the CPU, not "
+                f"{x.dtype} {tuple(x.shape)} on {x.device}"
+            )
 
 
 class Gradients:
@@ -95,7 +75,13 @@ class Gradients:
         self.outcomes = (OutcomeStruct * parts)()
 
     def fill(self, x: torch.Tensor, labels: torch.Tensor) -> OutcomeStruct:
-        """The mean loss and its gradients, which stand in `total` then."""
+        """Returns the mean loss; its gradients stand in `total` then."""
+        self.network.check(x)
+        if len(x) != self.batch or labels.shape != (self.batch,) or labels.dtype != torch.int64:
+            raise InputError(
+                f"{len(x)} rows and labels {labels.dtype} {tuple(labels.shape)} are no batch of "
+                f"{self.batch}"
+            )
         kernel("network_gradients")(
             *(byref(self.network.struct), x.data_ptr(), labels.data_ptr()),
             *(self.partial.data_ptr(), self.outcomes, self.batch, torch.get_num_threads()),

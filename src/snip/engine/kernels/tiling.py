@@ -1,8 +1,9 @@
 """Chooses the tile of outputs and the chunk of input channels of a sparse convolution.
 
-A model of the cycles spent, whose terms and weights were fitted to some 1,300 timed combinations of
-layer, density and tiling (mean error 10%): multiply-adds whose operand comes from the first- or
-second-level cache, partial sums passed between chunks, starting a segment, packing.
+The choice is the tiling of least modelled cost. The model counts what a kernel does with a tiling
+(multiply-adds by the cache that their operand comes from, partial sums passed between chunks,
+segments started, inputs packed) and prices each kind of work. The prices were fitted to timed
+combinations of layer, density and tiling: bench/fit_tiling.py times them and fits the prices again.
 """
 
 from collections.abc import Iterator
@@ -15,9 +16,9 @@ ROOMS = (*(L1_BYTES * i // 2 for i in (1, 2, 3, 4, 8)), L2_BYTES)  # tried for a
 
 @dataclass(frozen=True)
 class Costs:
-    """Cycles of a kernel per vector multiply-add, weight, segment and so on."""
+    """Cycles of one kernel for each kind of work that `counts` tells."""
 
-    held: int  # vectors of a tile kept in registers (with vectors of 8 floats)
+    held: int  # vectors of a tile kept in registers (with vectors of 8 floats); not a cost
     near: float  # multiply-add from the first-level cache
     far: float  # from the second
     beyond: float  # from farther
@@ -67,10 +68,11 @@ def packed_shape(work: Workload, rows: int, cols: int) -> tuple[int, int, int]:
 
 def choose(work: Workload, costs: Costs) -> Tiling:
     """The candidate of least modelled cost."""
-    return min(_candidates(work), key=lambda tiling: _cycles(work, tiling, costs))
+    return min(candidates(work), key=lambda tiling: cycles(work, tiling, costs))
 
 
-def _candidates(work: Workload) -> Iterator[Tiling]:
+def candidates(work: Workload) -> Iterator[Tiling]:
+    """Tilings worth considering: tiles that divide the grid evenly, chunks that fit a cache."""
     height, width = ({-(-size // n) for n in range(1, size + 1)} for size in work.grid)
     for cols in sorted(width):
         if cols * work.lanes < min(work.grid[1] * work.lanes, 4 * work.vector):
@@ -92,8 +94,13 @@ def _registers(rows: int, vectors: int, held: int) -> int:
     return rows // together + (rows % together).bit_count()
 
 
-def _cycles(work: Workload, tiling: Tiling, costs: Costs) -> float:
+def cycles(work: Workload, tiling: Tiling, costs: Costs) -> float:
     """Modelled cycles for one block of the batch."""
+    return sum(getattr(costs, name) * n for name, n in counts(work, tiling, costs.held).items())
+
+
+def counts(work: Workload, tiling: Tiling, held: int) -> dict[str, float]:
+    """How often a kernel does what each field of Costs prices, for one block of the batch."""
     height, width, _ = packed_shape(work, tiling.rows, tiling.cols)
     packed = height * width * work.lanes * 4
     tiles = -(-work.grid[0] // tiling.rows) * (-(-work.grid[1] // tiling.cols))
@@ -104,16 +111,16 @@ def _cycles(work: Workload, tiling: Tiling, costs: Costs) -> float:
     each = chunks * (1 - (1 - 1 / chunks) ** (work.kept / max(work.outs, 1)))
     resident = min(tiling.channels, work.channels) * packed
     missed = max(0.0, 1 - L1_BYTES / resident)
-    far = costs.far if resident <= L2_BYTES else costs.beyond
-    products = work.kept * outputs * (costs.near * (1 - missed) + far * missed)
-    registers = _registers(tiling.rows, vectors, costs.held)
-    starts = costs.segment + costs.segment_row * tiling.rows
-    return (
-        products
-        + tiles * work.kept * registers * costs.weight
-        + max(0.0, each - 1) * work.outs * outputs * costs.passed
-        + tiles * each * work.outs * starts
-        + tiles * work.outs * tiling.rows * costs.out_row
-        + tiles * work.channels * height * costs.in_row
-        + tiles * work.channels * packed / (work.vector * 4) * costs.packed
-    )
+    products, segments = work.kept * outputs, tiles * each * work.outs
+    return {
+        "near": products * (1 - missed),
+        "far": products * missed * (resident <= L2_BYTES),
+        "beyond": products * missed * (resident > L2_BYTES),
+        "weight": tiles * work.kept * _registers(tiling.rows, vectors, held),
+        "passed": max(0.0, each - 1) * work.outs * outputs,
+        "segment": segments,
+        "segment_row": segments * tiling.rows,
+        "out_row": tiles * work.outs * tiling.rows,
+        "in_row": tiles * work.channels * height,
+        "packed": tiles * work.channels * packed / (work.vector * 4),
+    }

@@ -1,14 +1,15 @@
 """Dense 3 x 3 convolution of stride 1 on blocks, by Winograd: for layers that are hardly sparse."""
 
-import ctypes
 import math
+from ctypes import byref
 from dataclasses import dataclass
 
 import torch
 
 from snip.common.errors import InputError
 from snip.engine.kernels.conversions import LANES, check_blocks
-from snip.engine.kernels.library import empty, kernel, pointer
+from snip.engine.kernels.library import empty, kernel, vector
+from snip.engine.kernels.structs import WinogradStruct
 
 Pair = tuple[int, int]
 
@@ -29,6 +30,13 @@ class WinogradShape:
             size + 2 * pad - 2 for size, pad in zip(self.in_size, self.padding, strict=True)
         )
         return one, two
+
+    def struct(self, lanes: int, batch: int) -> WinogradStruct:
+        """The native struct."""
+        sizes = (*self.in_size, *self.out_size, *self.padding)
+        names = ("in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w")
+        counts = {"channels": self.channels, "outs": self.outs, "lanes": lanes, "batch": batch}
+        return WinogradStruct(**counts, **dict(zip(names, sizes, strict=True)))
 
     def backward(self) -> "WinogradShape":
         """The product from the gradient of the outputs to that of the inputs."""
@@ -53,18 +61,19 @@ def winograd_forward(
     """
     lanes = check_blocks(x, batch, "x")
     wanted = (shape.channels, *shape.in_size, LANES)
-    if tuple(x.shape[1:]) != wanted or weights.numel() != shape.outs * shape.channels * 9:
+    size = shape.outs * shape.channels * 9
+    if tuple(x.shape[1:]) != wanted or weights.numel() != size or not weights.is_contiguous():
         raise InputError(f"x is {tuple(x.shape)}, weights {tuple(weights.shape)}: not of {shape}")
     threads = torch.get_num_threads()
     u = empty(16 * shape.outs * shape.channels)
     kernel("winograd_weights")(
-        *(weights.data_ptr(), u.data_ptr(), shape.outs, shape.channels, int(back), threads)
+        vector(weights.view(-1), size, "weights"),
+        *(u.data_ptr(), shape.outs, shape.channels, int(back), threads),
     )
     y = empty(math.ceil(batch / lanes), shape.outs, *shape.out_size, lanes)
-    sizes = (*shape.in_size, *shape.out_size, *shape.padding)
-    struct = (ctypes.c_int64 * 10)(shape.channels, shape.outs, *sizes, lanes, batch)
+    scales, biases = vector(scale, shape.outs, "scale"), vector(bias, shape.outs, "bias")
     kernel("winograd_forward")(
-        *(struct, u.data_ptr(), x.data_ptr(), pointer(scale), pointer(bias), y.data_ptr()),
-        *(int(relu), threads),
+        *(byref(shape.struct(lanes, batch)), u.data_ptr(), x.data_ptr(), scales, biases),
+        *(y.data_ptr(), int(relu), threads),
     )
     return y

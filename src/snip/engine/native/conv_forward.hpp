@@ -1,6 +1,13 @@
 // Sparse convolution: for each tile of outputs and chunk of input channels, pack the input once,
 // then for each output channel keep a tile in registers and add one scaled piece of the packed
 // input per surviving weight.
+#pragma once
+#include "conv_pack.hpp"
+#include "marks.hpp"
+#include "memory.hpp"
+#include "parallel.hpp"
+
+namespace snip::SNIP_ISA {
 
 struct Entry {
     int32_t offset;  // bytes into the packed input
@@ -38,8 +45,8 @@ static void accumulate(const Entry* first, const Entry* end, const RegisterTile&
                 __builtin_prefetch(to + i / T * to_row + i % T * VL, 1);
         }
         if (from) {
-            SNIP_UNROLL for (int i = 0; i < G * T; i++)
-                acc[i] = load<vf>(from + i / T * from_row + i % T * VL);
+            SNIP_UNROLL for (int i = 0; i < G * T; i++) acc[i] =
+                load<vf>(from + i / T * from_row + i % T * VL);
             from += G * from_row;
         } else {
             vf start = splat<vf>(t.start);
@@ -134,8 +141,8 @@ struct SegmentRunner {
     int64_t row_bytes, sums_row, y_row, y_plane;
     float* y;
 
-    SegmentRunner(const ConvOutput& o_, const TilePlace& t_, const Registers& regs_,
-                  const Entry* entries_, const float* packed_)
+    SegmentRunner(const ConvOutput& o_, const TilePlace& t_, const Registers& regs_, const Entry* entries_,
+                  const float* packed_)
         : o(o_), t(t_), regs(regs_), entries(entries_), packed(reinterpret_cast<const char*>(packed_)) {
         const ConvPlan& p = o.plan;
         direct = o.direct(t);
@@ -153,9 +160,19 @@ struct SegmentRunner {
         const Entry* entry = entries + p.segment_entry[segment];
         const Entry* end = entries + p.segment_entry[segment + 1];
         bool final = place & LAST, finish = final && direct;
-        RegisterTile tile{packed, row_bytes, nullptr, sums_row, nullptr, finish ? y_row : sums_row,
-                          o.start(out), 1.0f, o.shift(out), final && o.scale, final && o.relu,
-                          finish || (place & FIRST), 0};
+        RegisterTile tile{packed,
+                          row_bytes,
+                          nullptr,
+                          sums_row,
+                          nullptr,
+                          finish ? y_row : sums_row,
+                          o.start(out),
+                          1.0f,
+                          o.shift(out),
+                          final && o.scale,
+                          final && o.relu,
+                          finish || (place & FIRST),
+                          0};
         if (tile.affine) tile.scale = o.scale[o.channel_of(out)];
         const float* from = place & FIRST ? nullptr : sums;
         float* to = finish ? y + out * y_plane : sums;
@@ -192,8 +209,8 @@ static void conv_tile(const ConvOutput& o, const float* x, const TilePlace& t, c
     const ConvPlan& p = o.plan;
     Registers regs(ceil_div(t.cols * p.lanes, VL), t.rows, MAX_ACC);
     int64_t tile_floats = t.rows * regs.vectors * VL;
-    float* packed = snip::scratch(snip::PACKED_INPUT, packed_floats(p));
-    float* sums = snip::scratch(snip::PARTIAL_OUTPUT, (to - from) * tile_floats);
+    float* packed = scratch(PACKED_INPUT, packed_floats(p));
+    float* sums = scratch(PARTIAL_OUTPUT, (to - from) * tile_floats);
     SegmentRunner runner(o, t, regs, entries, packed);
     for (int64_t chunk = 0; chunk < p.chunks; chunk++) {
         int64_t segment = first_segment(p, chunk, from), end = first_segment(p, chunk, to);
@@ -211,18 +228,18 @@ static int64_t conv_work(const ConvPlan& p, int64_t batch) {
 }
 
 // y = convolution of x (* scale) (+ bias) (then ReLU), tensors [ceil(batch/lanes), C, H, W, lanes].
-static void conv_forward(const ConvPlan* plan, const float* values, const float* x,
-                         const float* scale, const float* bias, float* y, int64_t batch, int32_t relu,
-                         int32_t threads) {
+SNIP_KERNEL void conv_forward(const ConvPlan* plan, const float* values, const float* x, const float* scale,
+                              const float* bias, float* y, int64_t batch, int32_t relu, int32_t threads) {
     const ConvPlan& p = *plan;
+    check_plan(p);
     threads = conv_work(p, batch) < SERIAL_WORK ? 1 : threads;
     ConvOutput o{p, scale, bias, y, relu != 0};
-    Entry* entries = reinterpret_cast<Entry*>(snip::scratch(snip::ENTRIES, 2 * p.entries));
+    Entry* entries = reinterpret_cast<Entry*>(scratch(ENTRIES, int64_t(2) * p.entries));
     auto gather = [&](int64_t part) {
         for (int64_t k = part * 65536, end = least(k + 65536, p.entries); k < end; k++)
             entries[k] = Entry{p.offset[k], values[p.order[k]]};
     };
-    snip::parallel(ceil_div(p.entries, 65536), threads, gather);
+    parallel(ceil_div(p.entries, 65536), threads, gather);
     int64_t tiles = ceil_div(batch, p.lanes) * tiles_of(p);
     int64_t outs = p.out_channels * o.phases();
     int64_t parts = threads > 1 ? least(outs, ceil_div(2 * threads, tiles)) : 1;
@@ -231,5 +248,7 @@ static void conv_forward(const ConvPlan* plan, const float* values, const float*
         conv_tile(o, x, place_of(p, task / parts, batch), entries, outs * part / parts,
                   outs * (part + 1) / parts);
     };
-    snip::parallel(tiles * parts, threads, body);
+    parallel(tiles * parts, threads, body);
 }
+
+}  // namespace snip::SNIP_ISA

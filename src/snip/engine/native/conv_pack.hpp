@@ -2,13 +2,26 @@
 // the image. The copy costs little beside the products and buys three things: a weight is one fixed
 // offset (no borders, any stride and dilation), the tile fits the cache, and channels whose distance
 // is a power of two do not fight for the same cache sets.
+#pragma once
+#include "conv_plan.hpp"
+#include "copies.hpp"
+#include "errors.hpp"
+
+namespace snip::SNIP_ISA {
 
 struct TilePlace {
-    int64_t block;               // which block of the batch
-    int64_t row, col;            // first output of the tile
-    int64_t rows, cols;          // outputs in it (fewer at the edge)
-    int64_t valid;               // lanes that belong to the batch, the rest are padding
+    int64_t block;       // which block of the batch
+    int64_t row, col;    // first output of the tile
+    int64_t rows, cols;  // outputs in it (fewer at the edge)
+    int64_t valid;       // lanes that belong to the batch, the rest are padding
 };
+
+// Refuses sizes with which the kernels would divide by zero.
+static inline void check_plan(const ConvPlan& p) {
+    if (p.lanes < 1 || p.lanes > MOST_LANES) refuse("a convolution has 1 to 64 lanes, not", p.lanes);
+    if (p.tile_h < 1) refuse("a tile has 1 output row or more, not", p.tile_h);
+    if (p.tile_w < 1) refuse("a tile has 1 output column or more, not", p.tile_w);
+}
 
 static inline int64_t tiles_of(const ConvPlan& p) {
     return ceil_div(p.grid_h, p.tile_h) * ceil_div(p.grid_w, p.tile_w);
@@ -24,18 +37,6 @@ static inline TilePlace place_of(const ConvPlan& p, int64_t index, int64_t batch
     t.cols = least(p.tile_w, p.grid_w - t.col);
     t.valid = least(p.lanes, batch - t.block * p.lanes);
     return t;
-}
-
-static inline void copy_floats(float* to, const float* from, int64_t n) {
-    int64_t i = 0;
-    for (; i + VL <= n; i += VL) store<vf>(to + i, load<vf>(from + i));
-    for (; i < n; i++) to[i] = from[i];
-}
-
-static inline void zero_floats(float* to, int64_t n) {
-    int64_t i = 0;
-    for (; i + VL <= n; i += VL) store<vf>(to + i, splat<vf>(0.0f));
-    for (; i < n; i++) to[i] = 0;
 }
 
 // The positions of one column phase of a packed row: `before` lie left of the image, those from
@@ -60,22 +61,18 @@ struct PhaseColumns {
     }
 };
 
-static inline void drop_lanes(float* packed, int64_t positions, int64_t lanes, int64_t valid) {
-    for (int64_t i = 0; i < positions; i++)
-        for (int64_t j = valid; j < lanes; j++) packed[i * lanes + j] = 0;
-}
-
 // One column phase of every channel and row. `clean` zeroes the lanes beyond the batch: the gradient
 // of a weight sums over lanes.
-static void pack_phase(const ConvPlan& p, int64_t chunk, const float* x, const TilePlace& t,
-                       int64_t phase, bool clean, float* packed) {
+static void pack_phase(const ConvPlan& p, int64_t chunk, const float* x, const TilePlace& t, int64_t phase,
+                       bool clean, float* packed) {
     PhaseColumns columns(p, t, phase);
     int64_t in_row = int64_t(p.in_w) * p.lanes, to_row = int64_t(p.pack_w) * p.lanes;
     int64_t top = t.row * p.in_step_h + p.top, rows = p.pack_h - (p.tile_h - t.rows) * p.in_step_h;
     const float* image = x + t.block * p.in_channels * p.in_h * in_row;
     for (int64_t i = p.chunk_channel[chunk]; i < p.chunk_channel[chunk + 1]; i++) {
-        const float* channel = image + p.channels[i] * p.in_h * in_row;
-        float* to = packed + (i - p.chunk_channel[chunk]) * p.pack_h * to_row + phase * columns.count * p.lanes;
+        const float* channel = image + int64_t(p.channels[i]) * p.in_h * in_row;
+        float* to =
+            packed + (i - p.chunk_channel[chunk]) * p.pack_h * to_row + phase * columns.count * p.lanes;
         for (int64_t r = 0; r < rows; r++, to += to_row) {
             if (top + r < 0 || top + r >= p.in_h)
                 zero_floats(to, columns.count * p.lanes);
@@ -86,8 +83,8 @@ static void pack_phase(const ConvPlan& p, int64_t chunk, const float* x, const T
     }
 }
 
-static void pack_chunk(const ConvPlan& p, int64_t chunk, const float* x, const TilePlace& t,
-                       bool clean, float* packed) {
+static void pack_chunk(const ConvPlan& p, int64_t chunk, const float* x, const TilePlace& t, bool clean,
+                       float* packed) {
     for (int64_t phase = 0; phase < p.pack_phases; phase++)
         pack_phase(p, chunk, x, t, phase, clean && t.valid < p.lanes, packed);
     // The last vector of a row may reach past it. That must not find what an earlier call left: in
@@ -102,8 +99,7 @@ static void pack_chunk(const ConvPlan& p, int64_t chunk, const float* x, const T
 
 static inline int64_t packed_floats(const ConvPlan& p) {
     int64_t widest = 0;
-    for (int64_t c = 0; c < p.chunks; c++)
-        widest = most(widest, p.chunk_channel[c + 1] - p.chunk_channel[c]);
+    for (int64_t c = 0; c < p.chunks; c++) widest = most(widest, p.chunk_channel[c + 1] - p.chunk_channel[c]);
     return widest * p.pack_h * p.pack_w * p.lanes + VL;
 }
 
@@ -134,3 +130,5 @@ struct Registers {
   private:
     int64_t line, width, wider;
 };
+
+}  // namespace snip::SNIP_ISA

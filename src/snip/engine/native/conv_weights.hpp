@@ -1,6 +1,10 @@
 // Gradient of the surviving weights of a convolution: per weight the dot product of dY with the
 // packed input at the weight's offset. A vector of partial sums per weight stays in cache while
 // tiles of the batch pass by; it is summed over its lanes at the end.
+#pragma once
+#include "conv_forward.hpp"
+
+namespace snip::SNIP_ISA {
 
 // Adds G rows x T vectors of dy, held in registers, times the packed input, for each weight.
 template <int T, int G>
@@ -13,8 +17,8 @@ static void correlate(const int32_t* offset, const int32_t* end, float* sums, co
         vf acc[2] = {load<vf>(sums), splat<vf>(0.0f)};
         SNIP_UNROLL for (int g = 0; g < G; g++) {
             const float* row = reinterpret_cast<const float*>(x + g * row_bytes);
-            SNIP_UNROLL for (int i = 0; i < T; i++)
-                acc[(g * T + i) % 2] += held[g * T + i] * load<vf>(row + i * VL);
+            SNIP_UNROLL for (int i = 0; i < T; i++) acc[(g * T + i) % 2] +=
+                held[g * T + i] * load<vf>(row + i * VL);
         }
         store<vf>(sums, acc[0] + acc[1]);
     }
@@ -53,8 +57,8 @@ static void pack_gradient(const ConvPlan& p, const TilePlace& t, const float* dy
 }
 
 // One segment over the whole tile; d is its out's part of the packed gradient.
-static void correlate_segment(const ConvPlan& p, const TilePlace& t, const Registers& regs,
-                              int64_t segment, const float* d, const float* packed, float* sums) {
+static void correlate_segment(const ConvPlan& p, const TilePlace& t, const Registers& regs, int64_t segment,
+                              const float* d, const float* packed, float* sums) {
     int64_t d_row = regs.vectors * VL, row_bytes = int64_t(p.in_step_h) * p.pack_w * p.lanes * 4;
     const int32_t* offset = p.offset + p.segment_entry[segment];
     const int32_t* end = p.offset + p.segment_entry[segment + 1];
@@ -63,15 +67,15 @@ static void correlate_segment(const ConvPlan& p, const TilePlace& t, const Regis
         height = regs.rows_at(t.rows - row);
         for (int64_t piece = 0, v = 0, width; piece < regs.pieces; piece++, v += width) {
             width = regs.width_of(piece);
-            correlate_table.of[width][height](offset, end, sums, x + row * row_bytes + v * VL * 4,
-                                              row_bytes, d + row * d_row + v * VL, d_row);
+            correlate_table.of[width][height](offset, end, sums, x + row * row_bytes + v * VL * 4, row_bytes,
+                                              d + row * d_row + v * VL, d_row);
         }
     }
 }
 
 // Tiles [from, to) of the batch for segments [first, last); the sums of their weights to `partial`.
-static void correlate_tiles(const ConvPlan& p, const float* x, const float* dy, int64_t batch,
-                            int64_t from, int64_t to, int64_t first, int64_t last, float* partial) {
+static void correlate_tiles(const ConvPlan& p, const float* x, const float* dy, int64_t batch, int64_t from,
+                            int64_t to, int64_t first, int64_t last, float* partial) {
     int64_t base = p.segment_entry[first], count = p.segment_entry[last] - base;
     // Segments of a single chunk ascend in out; those of several may be any.
     int64_t low = 0, high = p.out_channels;
@@ -80,14 +84,14 @@ static void correlate_tiles(const ConvPlan& p, const float* x, const float* dy, 
             low = p.segment_out[first];
             high = p.segment_out[last - 1] + 1;
         }
-    float* packed = snip::scratch(snip::PACKED_INPUT, packed_floats(p));
-    float* sums = snip::scratch(snip::PARTIAL_OUTPUT, count * VL);
+    float* packed = scratch(PACKED_INPUT, packed_floats(p));
+    float* sums = scratch(PARTIAL_OUTPUT, count * VL);
     zero_floats(sums, count * VL);
     for (int64_t index = from; index < to; index++) {
         TilePlace t = place_of(p, index, batch);
         Registers regs(ceil_div(t.cols * p.lanes, VL), t.rows, MAX_HELD);
         int64_t tile_floats = t.rows * regs.vectors * VL;
-        float* gradient = snip::scratch(snip::MASKED, (high - low) * tile_floats);
+        float* gradient = scratch(MASKED, (high - low) * tile_floats);
         pack_gradient(p, t, dy, regs.vectors * VL, low, high, gradient);
         for (int64_t chunk = 0; chunk < p.chunks; chunk++) {
             int64_t segment = most(first, p.chunk_segment[chunk]);
@@ -121,25 +125,28 @@ static int64_t group_segments(const ConvPlan& p, int32_t* starts) {
 }
 
 // dw[k] for each surviving weight, with the forward plan of the layer.
-static void conv_weights(const ConvPlan* plan, const float* x, const float* dy, float* dw,
-                         int64_t batch, int32_t threads) {
+SNIP_KERNEL void conv_weights(const ConvPlan* plan, const float* x, const float* dy, float* dw, int64_t batch,
+                              int32_t threads) {
     const ConvPlan& p = *plan;
+    check_plan(p);
     if (p.entries == 0) return;
     threads = conv_work(p, batch) < SERIAL_WORK ? 1 : threads;
-    int32_t* starts = reinterpret_cast<int32_t*>(snip::scratch(snip::ENTRIES, p.segments + 1));
+    int32_t* starts = reinterpret_cast<int32_t*>(scratch(ENTRIES, int64_t(p.segments) + 1));
     int64_t groups = group_segments(p, starts);
     int64_t units = ceil_div(batch, p.lanes) * tiles_of(p);
     int64_t splits = threads > 1 ? least(units, ceil_div(4 * threads, groups)) : 1;
-    float* partial = snip::scratch(snip::PARTIAL_SUMS, splits * p.entries);
+    float* partial = scratch(PARTIAL_SUMS, splits * p.entries);
     auto body = [&](int64_t task) {
         int64_t group = task / splits, split = task % splits;
-        correlate_tiles(p, x, dy, batch, units * split / splits, units * (split + 1) / splits,
-                        starts[group], starts[group + 1], partial + split * p.entries);
+        correlate_tiles(p, x, dy, batch, units * split / splits, units * (split + 1) / splits, starts[group],
+                        starts[group + 1], partial + split * p.entries);
     };
-    snip::parallel(groups * splits, threads, body);
+    parallel(groups * splits, threads, body);
     for (int64_t k = 0; k < p.entries; k++) {
         float total = 0;
         for (int64_t split = 0; split < splits; split++) total += partial[split * p.entries + k];
         dw[p.order[k]] = total;
     }
 }
+
+}  // namespace snip::SNIP_ISA

@@ -1,5 +1,15 @@
-// Walking planes of the layout of blocks [blocks, C, H * W, lanes]: partial vectors, and the lanes of
-// the last block that lie beyond the batch.
+// Walks the planes of blocks [blocks, C, H * W, lanes]: vectors that are cut off at the end of a plane,
+// and the lanes of the last block that lie beyond the batch.
+#pragma once
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include "errors.hpp"
+#include "parallel.hpp"
+#include "vec.hpp"
+
+namespace snip::SNIP_ISA {
 
 // The first n < VL floats of a vector; nothing beyond them is touched.
 static inline vf load_part(const float* p, int64_t n) {
@@ -35,6 +45,14 @@ static inline void store_upto(float* p, vf v, int64_t n) {
 struct Blocks {
     int64_t channels, plane, lanes, batch;  // plane: floats per channel and block
 
+    Blocks(int64_t channels_, int64_t plane_, int64_t lanes_, int64_t batch_)
+        : channels(channels_), plane(plane_), lanes(lanes_), batch(batch_) {
+        // What LaneMask needs, unless no lane lies beyond the batch.
+        bool power_of_two = lanes >= 1 && lanes <= MOST_LANES && (lanes & (lanes - 1)) == 0;
+        if (!power_of_two && (lanes < 1 || batch % lanes != 0))
+            refuse("lanes must be a power of two of at most 64, not", lanes);
+    }
+
     int64_t count() const { return ceil_div(batch, lanes); }
     int64_t valid(int64_t block) const { return least(lanes, batch - block * lanes); }
     int64_t at(int64_t block, int64_t channel) const { return (block * channels + channel) * plane; }
@@ -44,13 +62,13 @@ struct Blocks {
 
 // Which floats of a vector that starts at float i of a plane belong to the batch.
 struct LaneMask {
-    int32_t keep[64];
+    int32_t keep[MOST_LANES];
     int64_t lanes;
     bool whole;
 
     LaneMask(int64_t lanes_, int64_t valid) : lanes(lanes_), whole(valid >= lanes_) {
         if (whole) return;  // nearly always
-        for (int64_t j = 0; j < 64; j++) keep[j] = j % lanes < valid ? -1 : 0;
+        for (int64_t j = 0; j < MOST_LANES; j++) keep[j] = j % lanes < valid ? -1 : 0;
     }
     vi at(int64_t i) const { return *reinterpret_cast<const vi_any*>(keep + (lanes > VL ? i % lanes : 0)); }
 };
@@ -66,5 +84,7 @@ static inline void each_vector(int64_t plane, const LaneMask& mask, F body) {
 // Runs body(channel) for every channel, on several threads when there is enough to do.
 template <class F>
 static inline void each_channel(const Blocks& b, int threads, F body) {
-    snip::parallel(b.channels, b.work() < SERIAL_MOVES ? 1 : threads, body);
+    parallel(b.channels, b.work() < SERIAL_MOVES ? 1 : threads, body);
 }
+
+}  // namespace snip::SNIP_ISA

@@ -1,7 +1,13 @@
-// Sparse times dense in as columns layout: x is [features, batch] with the batch contiguous, so
-// every surviving weight is one broadcast and a row of multiply-adds. Rows are CSR.
+// Sparse times dense on columns: x is [features, batch] with the batch contiguous, so every surviving
+// weight is one broadcast and a row of multiply-adds. The weights are in CSR (rowptr, cols, values).
+#pragma once
+#include "marks.hpp"
+#include "parallel.hpp"
+#include "vec.hpp"
 
-enum LinearFlags { RELU = 1, ACCUMULATE = 2 };
+namespace snip::SNIP_ISA {
+
+SNIP_ENUM LinearFlags { RELU = 1, ACCUMULATE = 2 };
 
 // y[r] = sum over k in row r of values[k] * x[cols[k]]; values go through `order` when it is given
 // (the transposed product reads the same values in another order).
@@ -43,8 +49,8 @@ static void product_tile(const Product& p, int64_t start, int64_t last, int64_t 
 }
 
 template <class V, int T>
-static inline void product_width(int64_t width, const Product& p, int64_t start, int64_t last,
-                                 int64_t r0, int64_t r1) {
+static inline void product_width(int64_t width, const Product& p, int64_t start, int64_t last, int64_t r0,
+                                 int64_t r1) {
     if (width == T) {
         product_tile<V, T>(p, start, last, r0, r1);
     } else if constexpr (T > 1) {
@@ -70,8 +76,8 @@ static void product_single(const Product& p, int64_t r0, int64_t r1) {
         if (p.flags & ACCUMULATE) s[1] = p.y[r * p.ldy];
         int64_t k = p.rowptr[r], end = p.rowptr[r + 1];
         for (; k + 4 <= end; k += 4)
-            SNIP_UNROLL for (int j = 0; j < 4; j++)
-                s[j] += p.values[p.order ? p.order[k + j] : k + j] * p.x[p.cols[k + j] * p.ldx];
+            SNIP_UNROLL for (int j = 0; j < 4; j++) s[j] +=
+                p.values[p.order ? p.order[k + j] : k + j] * p.x[p.cols[k + j] * p.ldx];
         for (; k < end; k++) s[0] += p.values[p.order ? p.order[k] : k] * p.x[p.cols[k] * p.ldx];
         float y = (s[0] + s[1]) + (s[2] + s[3]);
         p.y[r * p.ldy] = p.flags & RELU ? relu_of(y) : y;
@@ -102,15 +108,16 @@ static int64_t parts_for(int64_t work, int threads) {
     return threads <= 1 || work < SERIAL_WORK ? 1 : least(4 * threads, work / PART_WORK);
 }
 
-static void linear_forward(const int32_t* rowptr, const int32_t* cols, const int32_t* order,
-                           const float* values, const float* x, int64_t ldx, const float* bias,
-                           float* y, int64_t ldy, int64_t rows, int64_t batch, int32_t flags,
-                           int32_t threads) {
+SNIP_KERNEL void linear_forward(const int32_t* rowptr, const int32_t* cols, const int32_t* order,
+                                const float* values, const float* x, int64_t ldx, const float* bias, float* y,
+                                int64_t ldy, int64_t rows, int64_t batch, int32_t flags, int32_t threads) {
     Product p{rowptr, cols, order, values, x, ldx, bias, y, ldy, flags};
     int64_t parts = parts_for((rowptr[rows] + rows) * batch, threads);
     auto body = [&](int64_t part) {
         product_rows(p, batch, part_of_rows(rowptr, rows, part, parts),
                      part_of_rows(rowptr, rows, part + 1, parts));
     };
-    snip::parallel(parts, threads, body);
+    parallel(parts, threads, body);
 }
+
+}  // namespace snip::SNIP_ISA

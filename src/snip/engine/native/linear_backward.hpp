@@ -1,10 +1,15 @@
 // Gradients of the sparse linear layer: one dot product per surviving weight (dW), the transposed
 // product (dX), and one pass that applies ReLU's derivative to dY and sums its rows (dbias).
+#pragma once
+#include "linear.hpp"
+#include "memory.hpp"
+
+namespace snip::SNIP_ISA {
 
 // dw[k] = dot(dy[r], x[cols[k]]) for N weights of one row at once, which share the loads of dy.
 template <class V, int N>
-static inline void dots(const float* dy, const float* x, int64_t ldx, const int32_t* cols,
-                        float* dw, int64_t batch, V tail, bool add) {
+static inline void dots(const float* dy, const float* x, int64_t ldx, const int32_t* cols, float* dw,
+                        int64_t batch, V tail, bool add) {
     constexpr int W = Width<V>::lanes;
     const float* row[N];
     V even[N], odd[N];
@@ -47,8 +52,8 @@ static inline V tail_of(const float* dy, int64_t batch) {
 
 template <class V>
 static void weight_columns(const int32_t* rowptr, const int32_t* cols, const float* x, int64_t ldx,
-                           const float* dy, int64_t lddy, float* dw, int64_t batch, int64_t r0,
-                           int64_t r1, bool add) {
+                           const float* dy, int64_t lddy, float* dw, int64_t batch, int64_t r0, int64_t r1,
+                           bool add) {
     for (int64_t r = r0; r < r1; r++) {
         int64_t k = rowptr[r], end = rowptr[r + 1];
         const float* d = dy + r * lddy;
@@ -68,8 +73,7 @@ constexpr int64_t PIECE = 448;
 
 template <class V>
 static void weight_rows(const int32_t* rowptr, const int32_t* cols, const float* x, int64_t ldx,
-                        const float* dy, int64_t lddy, float* dw, int64_t batch, int64_t r0,
-                        int64_t r1) {
+                        const float* dy, int64_t lddy, float* dw, int64_t batch, int64_t r0, int64_t r1) {
     int64_t pieces = most(1, batch / PIECE);
     for (int64_t piece = 0; piece < pieces; piece++) {
         int64_t from = batch / VL * piece / pieces * VL;
@@ -100,17 +104,16 @@ static void mask_row(const float* dy, const float* y, float* g, float* dbias, in
 }
 
 // Null pointers leave a step out: y (no ReLU), dx, dw, dbias.
-static void linear_backward(const int32_t* rowptr, const int32_t* cols, const int32_t* t_rowptr,
-                            const int32_t* t_cols, const int32_t* t_order, const float* values,
-                            const float* x, int64_t ldx, const float* dy, int64_t lddy,
-                            const float* y, int64_t ldy, float* dx, int64_t lddx, float* dw,
-                            float* dbias, int64_t rows, int64_t columns, int64_t batch,
-                            int32_t threads) {
+SNIP_KERNEL void linear_backward(const int32_t* rowptr, const int32_t* cols, const int32_t* t_rowptr,
+                                 const int32_t* t_cols, const int32_t* t_order, const float* values,
+                                 const float* x, int64_t ldx, const float* dy, int64_t lddy, const float* y,
+                                 int64_t ldy, float* dx, int64_t lddx, float* dw, float* dbias, int64_t rows,
+                                 int64_t columns, int64_t batch, int32_t threads) {
     const float* g = dy;
     int64_t ldg = lddy;
     if (y) {
         ldg = ceil_div(batch, 16) * 16;
-        g = snip::scratch(snip::MASKED, rows * ldg);
+        g = scratch(MASKED, rows * ldg);
     }
     if (y || dbias) {
         int64_t parts = parts_for(rows * batch, threads);
@@ -119,7 +122,7 @@ static void linear_backward(const int32_t* rowptr, const int32_t* cols, const in
                 mask_row(dy + r * lddy, y ? y + r * ldy : nullptr, const_cast<float*>(g) + r * ldg,
                          dbias ? dbias + r : nullptr, batch);
         };
-        snip::parallel(parts, threads, mask);
+        parallel(parts, threads, mask);
     }
     Product back{t_rowptr, t_cols, t_order, values, g, ldg, nullptr, dx, lddx, 0};
     int64_t parts = parts_for((rowptr[rows] + columns) * batch, threads);
@@ -130,12 +133,12 @@ static void linear_backward(const int32_t* rowptr, const int32_t* cols, const in
                          part_of_rows(t_rowptr, columns, task + 1, parts));
         } else {
             int64_t part = task - dx_parts;
-            auto* weights = batch < 4    ? weight_rows<float>
-                            : batch < VL ? weight_rows<v4>
-                                         : weight_rows<vf>;
+            auto* weights = batch < 4 ? weight_rows<float> : batch < VL ? weight_rows<v4> : weight_rows<vf>;
             weights(rowptr, cols, x, ldx, g, ldg, dw, batch, part_of_rows(rowptr, rows, part, parts),
                     part_of_rows(rowptr, rows, part + 1, parts));
         }
     };
-    snip::parallel(dx_parts + dw_parts, threads, body);
+    parallel(dx_parts + dw_parts, threads, body);
 }
+
+}  // namespace snip::SNIP_ISA

@@ -1,9 +1,15 @@
 // Softmax and cross-entropy of the last layer, on columns [classes, lanes].
+#pragma once
+#include "lanes.hpp"
+#include "marks.hpp"
+#include "math.hpp"
 
-struct LossOutcome {
-    double loss;     // summed over the batch
-    int64_t wrong;   // answers whose largest logit is elsewhere than at the label
-    int64_t strange; // labels outside [0, classes)
+namespace snip::SNIP_ISA {
+
+SNIP_STRUCT LossOutcome {
+    double loss;      // summed over the batch
+    int64_t wrong;    // answers whose largest logit is elsewhere than at the label
+    int64_t strange;  // labels outside [0, classes)
 };
 
 // A vector of lanes: leaves exp(z - largest) in d, and tells the largest logit and the sum of d.
@@ -56,3 +62,5 @@ static LossOutcome cross_entropy(const float* z, float* dz, const int64_t* label
     }
     return outcome;
 }
+
+}  // namespace snip::SNIP_ISA

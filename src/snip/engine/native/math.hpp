@@ -1,5 +1,9 @@
 // exp, logistic and tanh on vectors, to a few units in the last place of single precision (exp: the
 // polynomial of the Cephes library).
+#pragma once
+#include "vec.hpp"
+
+namespace snip::SNIP_ISA {
 
 static inline vf exp_of(vf x) {
     vf low = splat<vf>(-87.33654f), high = splat<vf>(88.02969f);
@@ -43,3 +47,5 @@ static inline vf tanh_of(vf x) {
     q = q * z + splat<vf>(4.89352518554385e-03f);
     return z < splat<vf>(1.6e-7f) ? x : c * p / q;  // |x| < 0.0004 is its own tanh
 }
+
+}  // namespace snip::SNIP_ISA

@@ -1,5 +1,11 @@
-// Batch normalisation with ReLU fused, on blocks. One thread does a whole channel, so that the
-// second pass over it finds it in cache. Lanes beyond the batch do not count and become zero.
+// Batch normalisation with ReLU fused, and the backward pass of bias and ReLU, on blocks. One thread does a
+// whole channel, so that the second pass over it finds it in cache. Lanes beyond the batch do not count and
+// become zero.
+#pragma once
+#include "lanes.hpp"
+#include "marks.hpp"
+
+namespace snip::SNIP_ISA {
 
 struct Moments {
     double mean, squares;  // squares: sum of squared deviations
@@ -23,8 +29,7 @@ static Moments plane_moments(const float* x, int64_t plane, const LaneMask& mask
         squares[i / VL % 4] += d * d;
     });
     double off = mean - float(mean);  // the deviations were taken from the rounded mean
-    return {mean, double(sum((squares[0] + squares[1]) + (squares[2] + squares[3]))) -
-                      off * off * samples};
+    return {mean, double(sum((squares[0] + squares[1]) + (squares[2] + squares[3]))) - off * off * samples};
 }
 
 static Moments channel_moments(const Blocks& b, const float* x, int64_t channel) {
@@ -32,8 +37,8 @@ static Moments channel_moments(const Blocks& b, const float* x, int64_t channel)
     double seen = 0;
     for (int64_t block = 0; block < b.count(); block++) {
         double n = double(b.plane / b.lanes * b.valid(block));
-        Moments m = plane_moments(x + b.at(block, channel), b.plane,
-                                  LaneMask(b.lanes, b.valid(block)), int64_t(n));
+        Moments m =
+            plane_moments(x + b.at(block, channel), b.plane, LaneMask(b.lanes, b.valid(block)), int64_t(n));
         double apart = m.mean - all.mean;
         all.mean += apart * n / (seen + n);
         all.squares += m.squares + apart * apart * seen * n / (seen + n);
@@ -58,9 +63,9 @@ static void affine_channel(const Blocks& b, const float* x, float* y, int64_t ch
 }
 
 // Normalises with the batch's own mean and (biased) variance, which it also returns.
-static void norm_train(const float* x, const float* gamma, const float* beta, float* y, float* mean,
-                       float* variance, int64_t channels, int64_t plane, int64_t lanes,
-                       int64_t batch, double eps, int32_t relu, int32_t threads) {
+SNIP_KERNEL void norm_train(const float* x, const float* gamma, const float* beta, float* y, float* mean,
+                            float* variance, int64_t channels, int64_t plane, int64_t lanes, int64_t batch,
+                            double eps, int32_t relu, int32_t threads) {
     Blocks b{channels, plane, lanes, batch};
     each_channel(b, threads, [&](int64_t c) {
         Moments m = channel_moments(b, x, c);
@@ -72,20 +77,19 @@ static void norm_train(const float* x, const float* gamma, const float* beta, fl
 }
 
 // y = x * scale + shift per channel, then ReLU: batch norm in evaluation mode.
-static void norm_apply(const float* x, const float* scale, const float* shift, float* y,
-                       int64_t channels, int64_t plane, int64_t lanes, int64_t batch, int32_t relu,
-                       int32_t threads) {
+SNIP_KERNEL void norm_apply(const float* x, const float* scale, const float* shift, float* y,
+                            int64_t channels, int64_t plane, int64_t lanes, int64_t batch, int32_t relu,
+                            int32_t threads) {
     Blocks b{channels, plane, lanes, batch};
-    each_channel(b, threads,
-                 [&](int64_t c) { affine_channel(b, x, y, c, 0.0f, scale[c], shift[c], relu); });
+    each_channel(b, threads, [&](int64_t c) { affine_channel(b, x, y, c, 0.0f, scale[c], shift[c], relu); });
 }
 
 // Gradients of norm_train, or with `frozen` those of fixed statistics. ReLU's derivative comes from
 // the output computed again, so that nothing but x need be kept.
-static void norm_backward(const float* x, const float* dy, const float* gamma, const float* beta,
-                          const float* mean, const float* variance, float* dx, float* dgamma,
-                          float* dbeta, int64_t channels, int64_t plane, int64_t lanes,
-                          int64_t batch, double eps, int32_t relu, int32_t frozen, int32_t threads) {
+SNIP_KERNEL void norm_backward(const float* x, const float* dy, const float* gamma, const float* beta,
+                               const float* mean, const float* variance, float* dx, float* dgamma,
+                               float* dbeta, int64_t channels, int64_t plane, int64_t lanes, int64_t batch,
+                               double eps, int32_t relu, int32_t frozen, int32_t threads) {
     Blocks b{channels, plane, lanes, batch};
     each_channel(b, threads, [&](int64_t c) {
         double inverse = 1.0 / __builtin_sqrt(variance[c] + eps);
@@ -125,3 +129,26 @@ static void norm_backward(const float* x, const float* dy, const float* gamma, c
         }
     });
 }
+
+// g = dy where y > 0 (dy without y), zero beyond the batch; dbias = its sums. g may be dy or null.
+SNIP_KERNEL void relu_backward(const float* dy, const float* y, float* g, float* dbias, int64_t channels,
+                               int64_t plane, int64_t lanes, int64_t batch, int32_t threads) {
+    Blocks b{channels, plane, lanes, batch};
+    each_channel(b, threads, [&](int64_t c) {
+        double total = 0;
+        for (int64_t block = 0; block < b.count(); block++) {
+            int64_t at = b.at(block, c);
+            vf sums = splat<vf>(0.0f);
+            each_vector(plane, LaneMask(lanes, b.valid(block)), [&](int64_t i, int64_t n, vi keep) {
+                if (y) keep &= load_upto(y + at + i, n) > splat<vf>(0.0f);
+                vf d = keep_lanes(load_upto(dy + at + i, n), keep);
+                sums += d;
+                if (g) store_upto(g + at + i, d, n);
+            });
+            total += sum(sums);
+        }
+        if (dbias) dbias[c] = float(total);
+    });
+}
+
+}  // namespace snip::SNIP_ISA

@@ -5,33 +5,41 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#include <exception>
 #include <mutex>
 #include <thread>
+
+#include "memory.hpp"
 
 namespace snip {
 namespace {
 
 struct Job {
-    std::atomic<int64_t> next{0};
     int64_t tasks;
-    void (*run)(void*, int64_t);
+    Task run;
     void* context;
+    std::thread::id caller = std::this_thread::get_id();
+    std::atomic<int64_t> next{0};
+    std::atomic<bool> failed{false};
+    std::exception_ptr error;  // of the task that failed first
 
-    void work() {
-        for (;;) {
-            int64_t task = next.fetch_add(1, std::memory_order_relaxed);
-            if (task >= tasks) return;
-            run(context, task);
+    // One thread's part. Nothing may be thrown through an OpenMP region or out of a thread.
+    void work() noexcept {
+        try {
+            for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;)
+                run(context, task);
+        } catch (...) {
+            next.store(tasks);  // no further task begins
+            if (!failed.exchange(true)) error = std::current_exception();
         }
+        // The caller may hold scratch memory until its kernel returns; the others are done with theirs.
+        if (std::this_thread::get_id() != caller) trim_scratch();
     }
 };
 
-typedef void (*Team)(void (*)(void*), void*, unsigned threads, unsigned flags);
+typedef void (*TeamBody)(void*);
+typedef void (*Team)(TeamBody, void* data, unsigned threads, unsigned flags);  // GOMP_parallel
 std::atomic<Team> team{nullptr};
 
 // Workers wait on a condition variable. The pool is never destroyed: at exit the process takes the
@@ -64,6 +72,7 @@ struct Pool {
     void run(Job& work, int helpers) {
         {
             std::lock_guard<std::mutex> lock(mutex);
+            // Throws when the system has no thread left; nothing has begun yet then.
             for (; workers < helpers; workers++) std::thread([this] { worker(); }).detach();
             job = &work;
             wanted = helpers;
@@ -96,56 +105,38 @@ Pool& the_pool() {
     return *pool.load();
 }
 
-}  // namespace
-
-void parallel_for(int64_t tasks, int threads, void (*run)(void*, int64_t), void* context) {
-    Job job;
-    job.tasks = tasks;
-    job.run = run;
-    job.context = context;
-    if (threads <= 1 || tasks <= 1) return job.work();
+void run_on_threads(Job& job, int threads) {
     Pool& own = the_pool();
     if (Team parallel_region = team.load()) {
         // Always torch's full number: libgomp ends and restarts threads when a team's size changes.
-        return parallel_region([](void* j) { static_cast<Job*>(j)->work(); }, &job,
-                               static_cast<unsigned>(threads), 0);
+        parallel_region([](void* j) { static_cast<Job*>(j)->work(); }, &job, static_cast<unsigned>(threads),
+                        0);
+        return;
     }
     std::unique_lock<std::mutex> lock(own.running, std::try_to_lock);
-    if (!lock.owns_lock()) return job.work();  // another Python thread has the pool: do it alone
-    own.run(job, static_cast<int>(threads < tasks ? threads : tasks) - 1);
+    if (lock.owns_lock())
+        own.run(job, static_cast<int>(threads < job.tasks ? threads : job.tasks) - 1);
+    else
+        job.work();  // another Python thread has the pool: this one works alone
 }
 
-namespace {
-struct Buffers {
-    void* data[SLOTS] = {};
-    int64_t bytes[SLOTS] = {};
-    ~Buffers() {
-        for (void* p : data) std::free(p);
-    }
-};
-thread_local Buffers buffers;
 }  // namespace
 
-float* scratch(int slot, int64_t floats) {
-    int64_t bytes = (floats * 4 + 127) / 64 * 64;  // and a line to spare for reads of whole vectors
-    if (buffers.bytes[slot] < bytes) {
-        std::free(buffers.data[slot]);
-        if (posix_memalign(&buffers.data[slot], 64, static_cast<size_t>(bytes)) != 0) {
-            std::fprintf(stderr, "snip: no memory for %lld bytes of scratch\n",
-                         static_cast<long long>(bytes));
-            std::abort();
-        }
-        std::memset(buffers.data[slot], 0, static_cast<size_t>(bytes));
-        buffers.bytes[slot] = bytes;
+void parallel_for(int64_t tasks, int threads, Task run, void* context) {
+    if (threads <= 1 || tasks <= 1) {
+        for (int64_t task = 0; task < tasks; task++) run(context, task);
+        return;
     }
-    return static_cast<float*>(buffers.data[slot]);
+    Job job{tasks, run, context};
+    run_on_threads(job, threads);
+    if (job.error) std::rethrow_exception(job.error);
 }
 
 }  // namespace snip
 
 // region is torch's GOMP_parallel (libgomp, and libiomp5 / libomp for compatibility), or null for
 // our own pool. Taken as an address: linking to libgomp could load a second copy of it.
-extern "C" void snip_use_team(void* region) {
+extern "C" void snip_use_team(snip::Team region) {
     snip::the_pool();
-    snip::team.store(reinterpret_cast<snip::Team>(region));
+    snip::team.store(region);
 }

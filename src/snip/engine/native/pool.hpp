@@ -1,6 +1,13 @@
-// Pooling, and the backward pass of bias + ReLU, on blocks.
+// Max pooling on blocks.
+#pragma once
+#include "copies.hpp"
+#include "errors.hpp"
+#include "marks.hpp"
+#include "parallel.hpp"
 
-struct Window {
+namespace snip::SNIP_ISA {
+
+SNIP_STRUCT Window {
     int32_t in_h, in_w, out_h, out_w, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h,
         dilation_w;
 };
@@ -33,15 +40,14 @@ struct Patch {
     void each(F body) const {
         for (int32_t ky = rows.first; ky < rows.last; ky++)
             for (int32_t kx = cols.first; kx < cols.last; kx++)
-                body(ky * w.kernel_w + kx, (rows.start + int64_t(ky) * w.dilation_h) * w.in_w +
-                                               cols.start + int64_t(kx) * w.dilation_w);
+                body(ky * w.kernel_w + kx, (rows.start + int64_t(ky) * w.dilation_h) * w.in_w + cols.start +
+                                               int64_t(kx) * w.dilation_w);
     }
 };
 
 // One output position: the largest of its window per lane, and which of the window it was. A NaN
 // wins, as in torch; anything wins over nothing yet.
-static void pool_position(const Patch& patch, const float* plane, int64_t lanes, float* y,
-                          uint8_t* which) {
+static void pool_position(const Patch& patch, const float* plane, int64_t lanes, float* y, uint8_t* which) {
     int64_t j = 0;
     for (; j + VL <= lanes; j += VL) {
         vf best = splat<vf>(-__builtin_inff());
@@ -134,6 +140,12 @@ static inline void each_2x2(const Window& w, int64_t plane, F body) {
             body((plane * w.in_h + 2 * oy) * w.in_w + 2 * ox, (plane * w.out_h + oy) * w.out_w + ox);
 }
 
+static inline void check_window(const Window& w) {
+    int64_t positions = int64_t(w.kernel_h) * w.kernel_w;
+    if (w.kernel_h < 1 || w.kernel_w < 1 || positions > MOST_POSITIONS)
+        refuse("a pooling window has 1 to 255 positions, not", positions);
+}
+
 static inline int pool_threads(const Window& w, int64_t planes, int64_t lanes, int threads) {
     return planes * w.in_h * w.in_w * lanes < SERIAL_MOVES ? 1 : threads;
 }
@@ -146,12 +158,13 @@ static inline void each_patch(const Window& w, int64_t planes, int64_t lanes, in
             for (int64_t ox = 0; ox < w.out_w; ox++)
                 body(plane, (plane * w.out_h + oy) * w.out_w + ox, Patch(w, oy, ox));
     };
-    snip::parallel(planes, pool_threads(w, planes, lanes, threads), one);
+    parallel(planes, pool_threads(w, planes, lanes, threads), one);
 }
 
 // Largest of each window; `which` keeps its number within the window (at most 255 of them).
-static void max_pool(const float* x, float* y, uint8_t* which, const Window* w, int64_t planes,
-                     int64_t lanes, int32_t threads) {
+SNIP_KERNEL void max_pool(const float* x, float* y, uint8_t* which, const Window* w, int64_t planes,
+                          int64_t lanes, int32_t threads) {
+    check_window(*w);
     int64_t in = int64_t(w->in_h) * w->in_w * lanes;
     if (is_plain_2x2(*w, lanes)) {
         auto one = [&](int64_t plane) {
@@ -159,26 +172,28 @@ static void max_pool(const float* x, float* y, uint8_t* which, const Window* w, 
                 pool_inside<2>(x + from * lanes, w->in_w * lanes, lanes, y + at * lanes, which + at * lanes);
             });
         };
-        return snip::parallel(planes, pool_threads(*w, planes, lanes, threads), one);
+        return parallel(planes, pool_threads(*w, planes, lanes, threads), one);
     }
     each_patch(*w, planes, lanes, threads, [&](int64_t plane, int64_t at, const Patch& patch) {
         pool_position(patch, x + plane * in, lanes, y + at * lanes, which + at * lanes);
     });
 }
 
-static void max_pool_backward(const float* dy, const uint8_t* which, float* dx, const Window* w,
-                              int64_t planes, int64_t lanes, int32_t threads) {
+SNIP_KERNEL void max_pool_backward(const float* dy, const uint8_t* which, float* dx, const Window* w,
+                                   int64_t planes, int64_t lanes, int32_t threads) {
+    check_window(*w);
     int64_t in = int64_t(w->in_h) * w->in_w * lanes, out = int64_t(w->out_h) * w->out_w;
     bool alone = w->kernel_h == w->stride_h && w->kernel_w == w->stride_w && w->dilation_h == 1 &&
                  w->dilation_w == 1 && w->pad_h == 0 && w->pad_w == 0 &&
-                 w->out_h * w->stride_h >= w->in_h && w->out_w * w->stride_w >= w->in_w;
+                 int64_t(w->out_h) * w->stride_h >= w->in_h && int64_t(w->out_w) * w->stride_w >= w->in_w;
     if (alone && is_plain_2x2(*w, lanes)) {
         auto one = [&](int64_t plane) {
             each_2x2(*w, plane, [&](int64_t to, int64_t at) {
-                unpool_inside<2>(dy + at * lanes, which + at * lanes, w->in_w * lanes, lanes, dx + to * lanes);
+                unpool_inside<2>(dy + at * lanes, which + at * lanes, w->in_w * lanes, lanes,
+                                 dx + to * lanes);
             });
         };
-        return snip::parallel(planes, pool_threads(*w, planes, lanes, threads), one);
+        return parallel(planes, pool_threads(*w, planes, lanes, threads), one);
     }
     auto* unpool = alone ? unpool_position<true> : unpool_position<false>;
     each_patch(*w, planes, lanes, threads, [&](int64_t plane, int64_t at, const Patch& patch) {
@@ -187,23 +202,4 @@ static void max_pool_backward(const float* dy, const uint8_t* which, float* dx, 
     });
 }
 
-// g = dy where y > 0 (dy without y), zero beyond the batch; dbias = its sums. g may be dy or null.
-static void relu_backward(const float* dy, const float* y, float* g, float* dbias, int64_t channels,
-                          int64_t plane, int64_t lanes, int64_t batch, int32_t threads) {
-    Blocks b{channels, plane, lanes, batch};
-    each_channel(b, threads, [&](int64_t c) {
-        double total = 0;
-        for (int64_t block = 0; block < b.count(); block++) {
-            int64_t at = b.at(block, c);
-            vf sums = splat<vf>(0.0f);
-            each_vector(plane, LaneMask(lanes, b.valid(block)), [&](int64_t i, int64_t n, vi keep) {
-                if (y) keep &= load_upto(y + at + i, n) > splat<vf>(0.0f);
-                vf d = keep_lanes(load_upto(dy + at + i, n), keep);
-                sums += d;
-                if (g) store_upto(g + at + i, d, n);
-            });
-            total += sum(sums);
-        }
-        if (dbias) dbias[c] = float(total);
-    });
-}
+}  // namespace snip::SNIP_ISA

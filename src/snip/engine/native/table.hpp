@@ -1,35 +1,35 @@
-// The kernels an instruction set must provide, found by name from Python.
+// What one instruction set provides: its kernels, and the declarations that Python reads.
 #pragma once
-
-#define SNIP_KERNEL_LIST(X) \
-    X(linear_forward) \
-    X(linear_backward) \
-    X(conv_forward) \
-    X(conv_weights) \
-    X(winograd_weights) \
-    X(winograd_forward) \
-    X(transpose) \
-    X(rows_to_blocks) \
-    X(blocks_to_rows) \
-    X(blocks_to_columns) \
-    X(columns_to_blocks) \
-    X(norm_train) \
-    X(norm_apply) \
-    X(norm_backward) \
-    X(max_pool) \
-    X(max_pool_backward) \
-    X(relu_backward) \
-    X(lstm_forward) \
-    X(lstm_backward) \
-    X(gru_forward) \
-    X(gru_backward) \
-    X(network_forward) \
-    X(network_gradients) \
-    X(sgd_update)
+#include <stdint.h>
 
 namespace snip {
+
+typedef void (*AnyKernel)();  // returns a Status, for arguments of the types that stand beside it
+
 struct NamedKernel {
     const char* name;
-    void* address;
+    AnyKernel address;
+    const char* const* types;  // of its arguments, up to a null
 };
+
+struct Field {
+    const char* owner;
+    const char* name;  // null for the struct itself
+    const char* type;
+    int64_t offset, size;
+};
+
+struct Constant {
+    const char* name;
+    int64_t value;
+};
+
+// The arrays end with a null name (owner of a field).
+struct Table {
+    const NamedKernel* kernels;
+    const Field* fields;
+    const Constant* constants;
+    int32_t vector_floats;
+};
+
 }  // namespace snip

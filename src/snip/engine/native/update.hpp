@@ -1,13 +1,18 @@
 // One step of SGD, as torch.optim.SGD does it, over all parameters of a network.
+#pragma once
+#include "lanes.hpp"
+#include "marks.hpp"
 
-struct Parameter {
+namespace snip::SNIP_ISA {
+
+SNIP_STRUCT Parameter {
     float *values, *momentum;  // momentum: its buffer, or null
     int64_t offset, count;     // where its gradient lies
     float lr, factor, decay;   // factor: of the momentum
     int32_t nesterov;
 };
 
-static void sgd_update(const Parameter* parameters, int64_t count, const float* gradients) {
+SNIP_KERNEL void sgd_update(const Parameter* parameters, int64_t count, const float* gradients) {
     for (int64_t i = 0; i < count; i++) {
         const Parameter& p = parameters[i];
         vf lr = splat<vf>(p.lr), factor = splat<vf>(p.factor), decay = splat<vf>(p.decay);
@@ -24,3 +29,5 @@ static void sgd_update(const Parameter* parameters, int64_t count, const float* 
         }
     }
 }
+
+}  // namespace snip::SNIP_ISA

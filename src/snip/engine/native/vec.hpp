@@ -1,5 +1,20 @@
 // One vector type per instruction set, written with the compilers' vector extension so that every
-// kernel exists once. Included inside the namespace of an instruction set (see isa.hpp).
+// kernel exists once. Each header of kernels opens the namespace of the instruction set for which it
+// is compiled: build.py names it, and in an editor it follows from the compiler's flags.
+#pragma once
+#include <stdint.h>
+
+#if defined(SNIP_ISA)
+#elif defined(__AVX512F__)
+#define SNIP_ISA avx512
+#elif defined(__AVX2__)
+#define SNIP_ISA avx2
+#else
+#define SNIP_ISA portable
+#endif
+
+namespace snip::SNIP_ISA {
+
 #if defined(__AVX512F__)
 constexpr int VL = 16;        // floats per vector
 constexpr int MAX_ACC = 24;   // accumulators that stay in registers beside the broadcast
@@ -144,3 +159,5 @@ static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 constexpr int64_t SERIAL_WORK = 1 << 20;   // multiply-adds, some 50 us
 constexpr int64_t SERIAL_MOVES = 1 << 18;  // floats read and written
 constexpr int64_t PART_WORK = 1 << 16;     // multiply-adds that make a task
+
+}  // namespace snip::SNIP_ISA

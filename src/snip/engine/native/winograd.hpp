@@ -2,12 +2,20 @@
 // filtering F(2x2, 3x3) (Lavin and Gray 2016). A tile of 2 x 2 outputs costs 16 products per pair of
 // channels where the direct way has 36, so it beats the sparse kernel from about half density on; in
 // single precision it loses no more than a few units in the last place.
+#pragma once
+#include "errors.hpp"
+#include "marks.hpp"
+#include "memory.hpp"
+#include "parallel.hpp"
+#include "vec.hpp"
+
+namespace snip::SNIP_ISA {
 
 constexpr int64_t PLACES = 16;  // of a transformed 4 x 4 tile
 constexpr int64_t TOGETHER = 2;  // tiles
 
-struct Winograd {
-    int64_t in, out;              // channels
+SNIP_STRUCT Winograd {
+    int64_t channels, outs;  // of the tensor read and of the one written
     int64_t in_h, in_w, out_h, out_w, pad_h, pad_w;
     int64_t lanes, batch;
 
@@ -45,8 +53,8 @@ static void transform_input(const Winograd& w, const float* channel, int64_t til
 }
 
 // A^T m A of the 16 places of a tile, (* scale) + shift, then ReLU, to the outputs that exist.
-static void transform_output(const Winograd& w, const float* from, int64_t apart, int64_t tile,
-                             float scale, float shift, bool relu, float* channel) {
+static void transform_output(const Winograd& w, const float* from, int64_t apart, int64_t tile, float scale,
+                             float shift, bool relu, float* channel) {
     int64_t row = tile / w.across() * 2, col = tile % w.across() * 2;
     for (int64_t j = 0; j < w.lanes; j += VL) {
         vf m[16], half[8];
@@ -87,17 +95,17 @@ static void multiply_place(const Winograd& w, const float* u, const float* v, fl
     constexpr int T = VL >= 16 ? 2 : 4, R = MAX_ACC / T;
     for (int64_t t = 0; t < w.floats(); t += T * VL) {
         int64_t r = 0;
-        for (; r + R <= w.out; r += R)
-            multiply_rows<R, T>(u + r * w.in, v + t, m + r * w.floats() + t, w.in, w.floats());
-        for (; r < w.out; r++)
-            multiply_rows<1, T>(u + r * w.in, v + t, m + r * w.floats() + t, w.in, w.floats());
+        for (; r + R <= w.outs; r += R)
+            multiply_rows<R, T>(u + r * w.channels, v + t, m + r * w.floats() + t, w.channels, w.floats());
+        for (; r < w.outs; r++)
+            multiply_rows<1, T>(u + r * w.channels, v + t, m + r * w.floats() + t, w.channels, w.floats());
     }
 }
 
 // u [16, out, in] = G g G^T of dense weights [out, in, 3, 3]; `back` turns them for the product back
 // to the input, where `out` and `in` have changed places.
-static void winograd_weights(const float* weights, float* u, int64_t out, int64_t in, int32_t back,
-                             int32_t threads) {
+SNIP_KERNEL void winograd_weights(const float* weights, float* u, int64_t out, int64_t in, int32_t back,
+                                  int32_t threads) {
     auto body = [&](int64_t o) {
         for (int64_t c = 0; c < in; c++) {
             const float* g = weights + (back ? c * out + o : o * in + c) * 9;
@@ -116,31 +124,35 @@ static void winograd_weights(const float* weights, float* u, int64_t out, int64_
             }
         }
     };
-    snip::parallel(out, out * in * 16 < SERIAL_MOVES ? 1 : threads, body);
+    parallel(out, out * in * 16 < SERIAL_MOVES ? 1 : threads, body);
 }
 
 // y = convolution of x (* scale) (+ bias) (then ReLU); lanes must be a multiple of 16.
-static void winograd_forward(const Winograd* winograd, const float* u, const float* x,
-                             const float* scale, const float* bias, float* y, int32_t relu,
-                             int32_t threads) {
+SNIP_KERNEL void winograd_forward(const Winograd* winograd, const float* u, const float* x,
+                                  const float* scale, const float* bias, float* y, int32_t relu,
+                                  int32_t threads) {
     const Winograd& w = *winograd;
+    if (w.lanes < 16 || w.lanes % 16) refuse("lanes must be a multiple of 16, not", w.lanes);
     int64_t groups = ceil_div(w.tiles(), TOGETHER), n = w.floats();
     auto body = [&](int64_t task) {
         int64_t block = task / groups, first = task % groups * TOGETHER;
         int64_t count = least(TOGETHER, w.tiles() - first);
-        float* v = snip::scratch(snip::PACKED_INPUT, PLACES * w.apart(w.in));
-        float* m = snip::scratch(snip::PARTIAL_OUTPUT, PLACES * w.apart(w.out));
-        for (int64_t c = 0; c < w.in; c++)
+        float* v = scratch(PACKED_INPUT, PLACES * w.apart(w.channels));
+        float* m = scratch(PARTIAL_OUTPUT, PLACES * w.apart(w.outs));
+        for (int64_t c = 0; c < w.channels; c++)
             for (int64_t t = 0; t < count; t++)
-                transform_input(w, x + (block * w.in + c) * w.in_h * w.in_w * w.lanes, first + t,
-                                v + c * n + t * w.lanes, w.apart(w.in));
+                transform_input(w, x + (block * w.channels + c) * w.in_h * w.in_w * w.lanes, first + t,
+                                v + c * n + t * w.lanes, w.apart(w.channels));
         for (int64_t k = 0; k < PLACES; k++)
-            multiply_place(w, u + k * w.out * w.in, v + k * w.apart(w.in), m + k * w.apart(w.out));
-        for (int64_t o = 0; o < w.out; o++)
+            multiply_place(w, u + k * w.outs * w.channels, v + k * w.apart(w.channels),
+                           m + k * w.apart(w.outs));
+        for (int64_t o = 0; o < w.outs; o++)
             for (int64_t t = 0; t < count; t++)
-                transform_output(w, m + o * n + t * w.lanes, w.apart(w.out), first + t,
+                transform_output(w, m + o * n + t * w.lanes, w.apart(w.outs), first + t,
                                  scale ? scale[o] : 1.0f, bias ? bias[o] : 0.0f, relu != 0,
-                                 y + (block * w.out + o) * w.out_h * w.out_w * w.lanes);
+                                 y + (block * w.outs + o) * w.out_h * w.out_w * w.lanes);
     };
-    snip::parallel(w.blocks() * groups, threads, body);
+    parallel(w.blocks() * groups, threads, body);
 }
+
+}  // namespace snip::SNIP_ISA

@@ -1,25 +1,35 @@
 // A straight network in one call: some lanes of the batch at a time go through all layers, the loss
 // and back, while their activations are still in the cache; torch is not asked in between. Parts of
 // the batch do not depend on the number of threads, so neither do the sums.
+#pragma once
+#include "conv_weights.hpp"
+#include "conversions.hpp"
+#include "errors.hpp"
+#include "linear_backward.hpp"
+#include "loss.hpp"
+#include "norm.hpp"
+#include "pool.hpp"
 
-enum LayerKind { LINEAR = 0, CONV = 1, MAX_POOL = 2, RECTIFIER = 3 };
+namespace snip::SNIP_ISA {
 
-struct Layer {
+SNIP_ENUM LayerKind { LINEAR = 0, CONV = 1, MAX_POOL = 2, RECTIFIER = 3 };
+
+SNIP_STRUCT Layer {
     int32_t kind, relu;
-    int64_t in, out;                               // floats per lane
-    const ConvPlan *forward, *backward, *weights;  // of a convolution
+    int64_t inputs, outputs;                                     // floats per lane
+    const ConvPlan *forward, *backward, *weights;                // of a convolution
     const int32_t *rowptr, *cols, *t_rowptr, *t_cols, *t_order;  // of a linear layer
     const Window* window;                                        // of a pooling
     const float* values;
     float* bias;
-    int64_t values_at, bias_at;  // where their gradients go; negative: nobody asks
-    // Of a bias of which only some are left: those, and which. `bias` has room for all of them.
+    int64_t values_at, bias_at;  // where their gradients go; negative: not wanted
+    // Where only some biases survive: their values and rows. `bias` then has room for all of them.
     const float* bias_kept;
     const int32_t* bias_rows;
     int64_t bias_count;
 };
 
-struct Network {
+SNIP_STRUCT Network {
     const Layer* layers;
     int64_t count, lanes, gradients;  // gradients: floats of all of them
     const int32_t* inputs;            // runs [first, last) of the features that anything reads
@@ -28,25 +38,32 @@ struct Network {
     // Every state is a whole number of cache lines.
     static int64_t padded(int64_t floats) { return ceil_div(floats, 16) * 16; }
     int64_t states() const {
-        int64_t total = padded(layers[0].in * lanes);
-        for (int64_t i = 0; i < count; i++) total += padded(layers[i].out * lanes);
+        int64_t total = padded(layers[0].inputs * lanes);
+        for (int64_t i = 0; i < count; i++) total += padded(layers[i].outputs * lanes);
         return total;
     }
     int64_t widest() const {
-        int64_t most_floats = layers[0].in;
-        for (int64_t i = 0; i < count; i++) most_floats = most(most_floats, layers[i].out);
+        int64_t most_floats = layers[0].inputs;
+        for (int64_t i = 0; i < count; i++) most_floats = most(most_floats, layers[i].outputs);
         return padded(most_floats * lanes);
     }
     int64_t pooled() const {
         int64_t total = 0;
         for (int64_t i = 0; i < count; i++)
-            if (layers[i].kind == MAX_POOL) total += padded(layers[i].out * lanes);
+            if (layers[i].kind == MAX_POOL) total += padded(layers[i].outputs * lanes);
         return total;
     }
     int64_t parts(int64_t batch) const { return ceil_div(batch, lanes); }
+    void check() const {
+        if (count < 1 || count > MOST_LAYERS) refuse("a network in one call has 1 to 64 layers, not", count);
+        if (lanes < 1 || lanes > MOST_LANES) refuse("a network in one call has 1 to 64 lanes, not", lanes);
+        for (int64_t i = 0; i < count; i++)
+            if (layers[i].kind < LINEAR || layers[i].kind > RECTIFIER)
+                refuse("no layer is of kind", layers[i].kind);
+    }
 };
 
-// Puts the biases that are left into their places.
+// Copies the surviving biases of each layer to their places among all of its biases.
 static void spread_biases(const Network& net) {
     for (int64_t i = 0; i < net.count; i++) {
         const Layer& l = net.layers[i];
@@ -54,7 +71,7 @@ static void spread_biases(const Network& net) {
     }
 }
 
-// And back: of the gradients of all biases of a layer, those that are left move to the front.
+// The other way for gradients: of those of all biases, the surviving ones move to the front.
 static void gather_biases(const Network& net, float* gradients) {
     for (int64_t i = 0; i < net.count; i++) {
         const Layer& l = net.layers[i];
@@ -64,41 +81,40 @@ static void gather_biases(const Network& net, float* gradients) {
     }
 }
 
-static int64_t planes_of(const Layer& l) { return l.out / (int64_t(l.window->out_h) * l.window->out_w); }
+static int64_t planes_of(const Layer& l) { return l.outputs / (int64_t(l.window->out_h) * l.window->out_w); }
 
 static void layer_forward(const Layer& l, int64_t lanes, const float* x, float* y, uint8_t* which) {
     switch (l.kind) {
         case LINEAR:
-            linear_forward(l.rowptr, l.cols, nullptr, l.values, x, lanes, l.bias, y, lanes, l.out,
-                           lanes, l.relu ? RELU : 0, 1);
+            linear_forward(l.rowptr, l.cols, nullptr, l.values, x, lanes, l.bias, y, lanes, l.outputs, lanes,
+                           l.relu ? RELU : 0, 1);
             break;
         case CONV: conv_forward(l.forward, l.values, x, nullptr, l.bias, y, lanes, l.relu, 1); break;
         case MAX_POOL: max_pool(x, y, which, l.window, planes_of(l), lanes, 1); break;
         case RECTIFIER:
-            for (int64_t i = 0; i < l.out * lanes; i += VL) {
-                int64_t n = l.out * lanes - i;
+            for (int64_t i = 0; i < l.outputs * lanes; i += VL) {
+                int64_t n = l.outputs * lanes - i;
                 store_upto(y + i, relu_of(load_upto(x + i, n)), n);
             }
             break;
     }
 }
 
-// dx is null for the first layer. dy is free to be overwritten.
+// dx is null for the first layer. dy may be overwritten.
 static void layer_backward(const Layer& l, int64_t lanes, const float* x, const float* y,
                            const uint8_t* which, float* dy, float* dx, float* gradients) {
     float* dw = l.values_at < 0 ? nullptr : gradients + l.values_at;
     float* db = l.bias_at < 0 ? nullptr : gradients + l.bias_at;
     switch (l.kind) {
         case LINEAR:
-            linear_backward(l.rowptr, l.cols, l.t_rowptr, l.t_cols, l.t_order, l.values, x, lanes, dy,
-                            lanes, l.relu ? y : nullptr, lanes, dx, lanes, dw, db, l.out, l.in, lanes,
-                            1);
+            linear_backward(l.rowptr, l.cols, l.t_rowptr, l.t_cols, l.t_order, l.values, x, lanes, dy, lanes,
+                            l.relu ? y : nullptr, lanes, dx, lanes, dw, db, l.outputs, l.inputs, lanes, 1);
             break;
         case CONV: {
-            int64_t channels = l.forward->out_channels, plane = l.out / channels * lanes;
+            int64_t channels = l.forward->out_channels, plane = l.outputs / channels * lanes;
             if (l.relu || db)
-                relu_backward(dy, l.relu ? y : nullptr, l.relu ? dy : nullptr, db, channels, plane,
-                              lanes, lanes, 1);
+                relu_backward(dy, l.relu ? y : nullptr, l.relu ? dy : nullptr, db, channels, plane, lanes,
+                              lanes, 1);
             if (dw) conv_weights(l.weights, x, dy, dw, lanes, 1);
             if (dx) conv_forward(l.backward, l.values, dy, nullptr, nullptr, dx, lanes, 0, 1);
             break;
@@ -107,14 +123,14 @@ static void layer_backward(const Layer& l, int64_t lanes, const float* x, const 
             if (dx) max_pool_backward(dy, which, dx, l.window, planes_of(l), lanes, 1);
             break;
         case RECTIFIER:
-            if (dx) relu_backward(dy, y, dx, nullptr, 1, l.out * lanes, lanes, lanes, 1);
+            if (dx) relu_backward(dy, y, dx, nullptr, 1, l.outputs * lanes, lanes, lanes, 1);
             break;
     }
 }
 
 // Lanes [first, first + valid) of the batch as columns; features that nobody reads are left out.
 static void take_input(const Network& net, const float* x, int64_t first, int64_t valid, float* to) {
-    int64_t features = net.layers[0].in, lanes = net.lanes;
+    int64_t features = net.layers[0].inputs, lanes = net.lanes;
     for (int64_t run = 0; run < net.runs; run++) {
         int64_t from = net.inputs[2 * run], count = net.inputs[2 * run + 1] - from;
         transpose_tile(x + first * features + from, features, to + from * lanes, lanes, valid, count);
@@ -122,21 +138,21 @@ static void take_input(const Network& net, const float* x, int64_t first, int64_
     }
 }
 
-// The lanes' activations in front of each layer and behind the last: state[0 .. count].
+// The activations of one part of the batch: state[i] goes into layer i, state[count] leaves the last.
 struct PartStates {
-    float* state[65];
-    uint8_t* which[64];
+    float* state[MOST_LAYERS + 1];
+    uint8_t* which[MOST_LAYERS];
 
     explicit PartStates(const Network& net) {
-        float* at = snip::scratch(snip::NETWORK_STATES, net.states() + net.pooled() / 4);
+        float* at = scratch(NETWORK_STATES, net.states() + net.pooled() / 4);
         uint8_t* places = reinterpret_cast<uint8_t*>(at + net.states());
         state[0] = at;
-        at += Network::padded(net.layers[0].in * net.lanes);
+        at += Network::padded(net.layers[0].inputs * net.lanes);
         for (int64_t i = 0; i < net.count; i++) {
             state[i + 1] = at;
-            at += Network::padded(net.layers[i].out * net.lanes);
+            at += Network::padded(net.layers[i].outputs * net.lanes);
             which[i] = places;
-            if (net.layers[i].kind == MAX_POOL) places += Network::padded(net.layers[i].out * net.lanes);
+            if (net.layers[i].kind == MAX_POOL) places += Network::padded(net.layers[i].outputs * net.lanes);
         }
     }
     void run(const Network& net, const float* x, int64_t first, int64_t valid) const {
@@ -147,10 +163,11 @@ struct PartStates {
 };
 
 // y [batch, out features] of x [batch, in features].
-static void network_forward(const Network* network, const float* x, float* y, int64_t batch,
-                            int32_t threads) {
+SNIP_KERNEL void network_forward(const Network* network, const float* x, float* y, int64_t batch,
+                                 int32_t threads) {
     const Network& net = *network;
-    int64_t out = net.layers[net.count - 1].out;
+    net.check();
+    int64_t out = net.layers[net.count - 1].outputs;
     spread_biases(net);
     auto body = [&](int64_t part) {
         int64_t first = part * net.lanes, valid = least(net.lanes, batch - first);
@@ -158,32 +175,33 @@ static void network_forward(const Network* network, const float* x, float* y, in
         states.run(net, x, first, valid);
         transpose_tile(states.state[net.count], net.lanes, y + first * out, out, out, valid);
     };
-    snip::parallel(net.parts(batch), threads, body);
+    parallel(net.parts(batch), threads, body);
 }
 
 // Forward, mean cross-entropy and backward; partial is [parts, gradients], summed into its first row.
-static void network_gradients(const Network* network, const float* x, const int64_t* labels,
-                              float* partial, LossOutcome* outcomes, int64_t batch, int32_t threads) {
+SNIP_KERNEL void network_gradients(const Network* network, const float* x, const int64_t* labels,
+                                   float* partial, LossOutcome* outcomes, int64_t batch, int32_t threads) {
     const Network& net = *network;
+    net.check();
     int64_t parts = net.parts(batch);
     spread_biases(net);
     auto body = [&](int64_t part) {
         int64_t first = part * net.lanes, valid = least(net.lanes, batch - first);
         PartStates states(net);
         states.run(net, x, first, valid);
-        float* dy = snip::scratch(snip::NETWORK_GRADIENTS, 2 * net.widest());
+        float* dy = scratch(NETWORK_GRADIENTS, 2 * net.widest());
         float* dx = dy + net.widest();
         outcomes[part] = cross_entropy(states.state[net.count], dy, labels + first,
-                                       net.layers[net.count - 1].out, net.lanes, valid, 1.0f / batch);
+                                       net.layers[net.count - 1].outputs, net.lanes, valid, 1.0f / batch);
         for (int64_t i = net.count - 1; i >= 0; i--) {
-            layer_backward(net.layers[i], net.lanes, states.state[i], states.state[i + 1],
-                           states.which[i], dy, i ? dx : nullptr, partial + part * net.gradients);
+            layer_backward(net.layers[i], net.lanes, states.state[i], states.state[i + 1], states.which[i],
+                           dy, i ? dx : nullptr, partial + part * net.gradients);
             float* swap = dy;
             dy = dx;
             dx = swap;
         }
     };
-    snip::parallel(parts, threads, body);
+    parallel(parts, threads, body);
     for (int64_t part = 1; part < parts; part++) {
         const float* more = partial + part * net.gradients;
         for (int64_t k = 0; k < net.gradients; k++) partial[k] += more[k];
@@ -194,3 +212,5 @@ static void network_gradients(const Network* network, const float* x, const int6
     outcomes[0].loss /= batch;
     gather_biases(net, partial);
 }
+
+}  // namespace snip::SNIP_ISA

@@ -1,4 +1,11 @@
-// Conversions between the layouts: NCHW or [batch, features] rows, blocks of lanes, as columns.
+// Conversions between rows (NCHW, or [batch, features]), blocks [blocks, ..., lanes] and columns
+// [features, batch]; kernels/conversions.py describes the layouts.
+#pragma once
+#include "copies.hpp"
+#include "marks.hpp"
+#include "parallel.hpp"
+
+namespace snip::SNIP_ISA {
 
 static inline void transpose4(const float* from, int64_t from_row, float* to, int64_t to_row) {
     v4 rows[4];
@@ -8,8 +15,8 @@ static inline void transpose4(const float* from, int64_t from_row, float* to, in
 }
 
 // to[c][r] = from[r][c]; columns outermost, so that short rows of `to` are written whole.
-static void transpose_tile(const float* from, int64_t from_row, float* to, int64_t to_row,
-                           int64_t rows, int64_t cols) {
+static void transpose_tile(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows,
+                           int64_t cols) {
     int64_t c = 0;
     for (; c + 4 <= cols; c += 4) {
         int64_t r = 0;
@@ -25,8 +32,8 @@ static void transpose_tile(const float* from, int64_t from_row, float* to, int64
 constexpr int64_t TILE = 64;
 
 // [rows, cols] to [cols, rows], each with its own distance between rows.
-static void transpose(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows,
-                      int64_t cols, int32_t threads) {
+SNIP_KERNEL void transpose(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows,
+                           int64_t cols, int32_t threads) {
     int64_t across = ceil_div(cols, TILE), down = ceil_div(rows, TILE);
     auto body = [&](int64_t task) {
         int64_t c = task % across * TILE;
@@ -34,12 +41,12 @@ static void transpose(const float* from, int64_t from_row, float* to, int64_t to
             transpose_tile(from + r * from_row + c, from_row, to + c * to_row + r, to_row, end - r,
                            least(TILE, cols - c));
     };
-    snip::parallel(across * down, rows * cols < SERIAL_MOVES ? 1 : threads, body);
+    parallel(across * down, rows * cols < SERIAL_MOVES ? 1 : threads, body);
 }
 
 // [batch, features] to [blocks, features, lanes], zero beyond the batch.
-static void rows_to_blocks(const float* rows, float* blocks, int64_t features, int64_t lanes,
-                           int64_t batch, int32_t threads) {
+SNIP_KERNEL void rows_to_blocks(const float* rows, float* blocks, int64_t features, int64_t lanes,
+                                int64_t batch, int32_t threads) {
     int64_t across = ceil_div(features, TILE), down = ceil_div(batch, lanes);
     auto body = [&](int64_t task) {
         int64_t block = task / across, f = task % across * TILE, count = least(TILE, features - f);
@@ -48,35 +55,34 @@ static void rows_to_blocks(const float* rows, float* blocks, int64_t features, i
         transpose_tile(rows + block * lanes * features + f, features, to, lanes, valid, count);
         if (valid < lanes) drop_lanes(to, count, lanes, valid);
     };
-    snip::parallel(across * down, features * batch < SERIAL_MOVES ? 1 : threads, body);
+    parallel(across * down, features * batch < SERIAL_MOVES ? 1 : threads, body);
 }
 
-static void blocks_to_rows(const float* blocks, float* rows, int64_t features, int64_t lanes,
-                           int64_t batch, int32_t threads) {
+SNIP_KERNEL void blocks_to_rows(const float* blocks, float* rows, int64_t features, int64_t lanes,
+                                int64_t batch, int32_t threads) {
     int64_t across = ceil_div(features, TILE), down = ceil_div(batch, lanes);
     auto body = [&](int64_t task) {
         int64_t block = task / across, f = task % across * TILE, count = least(TILE, features - f);
-        transpose_tile(blocks + (block * features + f) * lanes, lanes,
-                       rows + block * lanes * features + f, features, count,
-                       least(lanes, batch - block * lanes));
+        transpose_tile(blocks + (block * features + f) * lanes, lanes, rows + block * lanes * features + f,
+                       features, count, least(lanes, batch - block * lanes));
     };
-    snip::parallel(across * down, features * batch < SERIAL_MOVES ? 1 : threads, body);
+    parallel(across * down, features * batch < SERIAL_MOVES ? 1 : threads, body);
 }
 
 // [blocks, features, lanes] to columns [features, batch].
-static void blocks_to_columns(const float* blocks, float* out, int64_t out_row, int64_t features,
-                               int64_t lanes, int64_t batch, int32_t threads) {
+SNIP_KERNEL void blocks_to_columns(const float* blocks, float* out, int64_t out_row, int64_t features,
+                                   int64_t lanes, int64_t batch, int32_t threads) {
     auto body = [&](int64_t task) {
         for (int64_t f = task * TILE, end = least(features, f + TILE); f < end; f++)
             for (int64_t b = 0; b < batch; b += lanes)
                 copy_floats(out + f * out_row + b, blocks + (b / lanes * features + f) * lanes,
                             least(lanes, batch - b));
     };
-    snip::parallel(ceil_div(features, TILE), features * batch < SERIAL_MOVES ? 1 : threads, body);
+    parallel(ceil_div(features, TILE), features * batch < SERIAL_MOVES ? 1 : threads, body);
 }
 
-static void columns_to_blocks(const float* in, int64_t in_row, float* blocks, int64_t features,
-                               int64_t lanes, int64_t batch, int32_t threads) {
+SNIP_KERNEL void columns_to_blocks(const float* in, int64_t in_row, float* blocks, int64_t features,
+                                   int64_t lanes, int64_t batch, int32_t threads) {
     auto body = [&](int64_t task) {
         for (int64_t f = task * TILE, end = least(features, f + TILE); f < end; f++)
             for (int64_t b = 0; b < batch; b += lanes) {
@@ -86,5 +92,7 @@ static void columns_to_blocks(const float* in, int64_t in_row, float* blocks, in
                 zero_floats(to + valid, lanes - valid);
             }
     };
-    snip::parallel(ceil_div(features, TILE), features * batch < SERIAL_MOVES ? 1 : threads, body);
+    parallel(ceil_div(features, TILE), features * batch < SERIAL_MOVES ? 1 : threads, body);
 }
+
+}  // namespace snip::SNIP_ISA

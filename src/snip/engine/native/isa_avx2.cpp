@@ -1,2 +1,0 @@
-#define SNIP_ISA avx2
-#include "isa.hpp"

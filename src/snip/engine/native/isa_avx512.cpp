@@ -1,2 +1,0 @@
-#define SNIP_ISA avx512
-#include "isa.hpp"

@@ -1,2 +1,0 @@
-#define SNIP_ISA portable
-#include "isa.hpp"
