@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from snip.anatomy.calling import first_tensor
 from snip.anatomy.parameters import unwrap
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, SnipWarning, nearest
 from snip.engine.accelerated import Network
 from snip.engine.convert.converter import Converter
@@ -26,7 +25,7 @@ from snip.engine.layers.packing import WAYS, PackedModule
 from snip.engine.layers.recurrent import SparseRecurrent
 from snip.engine.layers.recurrent import convertible as recurrent_convertible
 from snip.masks import Masks, held_masks
-from snip.tracing.forward import trace
+from snip.tracing.forward import trace_for_training
 
 
 def accelerate(
@@ -132,9 +131,7 @@ def _converted(
 ) -> Network:
     """The network in the engine's layouts; layer by layer where it cannot be traced."""
     try:
-        traced = trace(model)
-        with undisturbed(model), torch.no_grad():
-            Shapes(traced).run(inputs)
+        traced = trace_for_training(model, inputs)
     except Exception as error:  # what a user's forward may raise under tracing has no common kind
         warnings.warn(
             f"{type(model).__name__} cannot be traced ({_words(error)}): its layers "
@@ -173,14 +170,3 @@ def _set_ways(root: nn.Module, ways: Mapping[str, str]) -> None:
                 "group: let it run sparse or dense."
             )
         layers[name].way = way
-
-
-class Shapes(fx.Interpreter):
-    """Runs a traced network once and writes down every tensor's shape."""
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run one node as usual."""
-        result = super().run_node(n)
-        if isinstance(result, torch.Tensor):
-            n.meta["shape"] = tuple(result.shape)
-        return result

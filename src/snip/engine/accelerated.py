@@ -54,18 +54,19 @@ class Network(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the converted graph."""
-        x = args[0] if args else None
-        if self.snip_source and isinstance(x, torch.Tensor) and not self._usual(x):
+        if self.snip_source and not self._usual(args, kwargs):
             return type(self.snip_plain[0]).forward(self, *args, **kwargs)
-        if self.snip_straight is not None and not torch.is_grad_enabled() and len(args) == 1:
+        if self.snip_straight is not None and not torch.is_grad_enabled():
             made = self.snip_straight.forward(self, args[0])
             if made is not None:
                 return made
         return self._run(self, *args, **kwargs)
 
-    def _usual(self, x: torch.Tensor) -> bool:
-        """What the graph was made for; other inputs go through the user's own forward."""
-        return x.ndim == self.snip_rank and len(x) > 0
+    def _usual(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """What the graph was made for; any other call goes through the user's own forward."""
+        if len(args) != 1 or kwargs or not isinstance(args[0], torch.Tensor):
+            return False
+        return args[0].ndim == self.snip_rank and len(args[0]) > 0
 
     def __getattr__(self, name: str) -> Any:
         """Methods of the user's class, too: a forward that could not be traced calls them."""

@@ -26,6 +26,7 @@ from snip.engine.layers.norm import BlockNorm2d
 from snip.engine.layers.packing import DENSE
 from snip.engine.layers.pool import max_pool_on_blocks, mean_on_blocks, pad_on_blocks
 from snip.tracing.arguments import averages_planes, flattens_rows, pool_settings
+from snip.tracing.forward import Traced
 
 PLAIN, BLOCKS, COLUMNS = "plain", "blocks", "columns"
 RELUS = (nn.ReLU, F.relu, torch.relu, torch.relu_, "relu", "relu_")
@@ -48,7 +49,7 @@ class Value:
 class Converter:
     """Walks the old graph once and writes the new one, with conversions only where needed."""
 
-    def __init__(self, traced: fx.GraphModule, root: nn.Module) -> None:
+    def __init__(self, traced: Traced, root: nn.Module) -> None:
         self.traced, self.root = traced, root
         self.graph = fx.Graph()
         self.values: dict[fx.Node, Value] = {}
