@@ -12,7 +12,7 @@ from torch import nn
 
 from snip.anatomy.calling import first_tensor
 from snip.anatomy.parameters import unwrap
-from snip.common.errors import InputError, SnipWarning, nearest
+from snip.common.errors import InputError, SnipWarning, first_line, nearest
 from snip.engine.accelerated import Network
 from snip.engine.convert.converter import Converter
 from snip.engine.convert.timings import Timings
@@ -134,7 +134,7 @@ def _converted(
         traced = trace_for_training(model, inputs)
     except Exception as error:  # what a user's forward may raise under tracing has no common kind
         warnings.warn(
-            f"{type(model).__name__} cannot be traced ({_words(error)}): its layers "
+            f"{type(model).__name__} cannot be traced ({first_line(error)}): its layers "
             "run sparse one by one, with conversions at their borders.",
             SnipWarning,
             stacklevel=3,
@@ -146,10 +146,6 @@ def _converted(
         timings.save()
     _set_ways(root, ways)
     return Network(root, Converter(traced, root).convert(), model, inputs.ndim)
-
-
-def _words(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _set_ways(root: nn.Module, ways: Mapping[str, str]) -> None:

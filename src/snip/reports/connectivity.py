@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import PackedSequence
 from snip.anatomy.calling import arguments, tensors_in
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import undisturbed
+from snip.common.errors import first_line
 from snip.reports.paths.probe import PathProbe
 from snip.reports.paths.values import DTYPE, constant, ones
 
@@ -44,8 +45,7 @@ def connectivity(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: An
         with _probing(model):
             return _probe(model, masks, inputs)
     except Exception as error:  # a user's forward may do anything at all
-        first_line = (str(error).strip() or "no message").splitlines()[0]
-        return Connectivity(reason=f"{type(error).__name__}: {first_line}")
+        return Connectivity(reason=f"{type(error).__name__}: {first_line(error)}")
 
 
 def example_input(model: nn.Module, shape: list[int], dtype: str = "float32") -> torch.Tensor:

@@ -14,6 +14,7 @@ from torch import fx, nn
 
 from snip.anatomy.calling import arguments
 from snip.anatomy.undisturbed import restored_modes, undisturbed
+from snip.common.errors import first_line
 from snip.tracing.arguments import given, writes_in_place
 from snip.tracing.operations import operation
 
@@ -180,10 +181,5 @@ def _same_memory(node: Any, model: nn.Module) -> Iterator[fx.Node]:
     """The tensor, and those it is a view of."""
     while isinstance(node, fx.Node):
         yield node
-        known = operation(node, called(node, model))
-        node = given(node, 0, "input") if known is not None and known.is_view else None
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, without the rest of a long message."""
-    return (str(error).strip() or "no message").splitlines()[0]
+        is_view = operation(node, called(node, model)).is_view
+        node = given(node, 0, "input") if is_view else None

@@ -44,10 +44,7 @@ class Kind(Enum):
     # Dimensions are moved; the numbers stay.
     FLATTEN = "several dimensions become one"
     VIEW = "the same numbers in another shape"
-    SQUEEZE = "dimensions of size one go"
-    UNSQUEEZE = "a dimension of size one is added"
-    TRANSPOSE = "two dimensions change places"
-    PERMUTE = "all dimensions change places"
+    MOVE = "dimensions change places, come or go, or are cut to a part"
     CONCATENATE = "tensors side by side along one dimension"
     ITEM = "an item of a tuple, or a part of a tensor"
     # Questions about a tensor.

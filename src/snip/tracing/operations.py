@@ -27,9 +27,9 @@ class Operation:
 
     name: str  # as PyTorch's function is called: max_pool2d, also for nn.MaxPool2d
     kind: Kind
-    zero_stays: bool  # of a function of single numbers: f(0) = 0
-    on_layouts: bool  # may run on the engine's layouts
-    is_view: bool  # the result may share its memory with the argument
+    zero_stays: bool = False  # of a function of single numbers: f(0) = 0
+    on_layouts: bool = False  # may run on the engine's layouts
+    is_view: bool = False  # the result may share its memory with the argument
 
     @property
     def dimensions(self) -> int:
@@ -103,10 +103,11 @@ OPERATIONS: tuple[Operation, ...] = (
     # Dimensions.
     *_row(Kind.FLATTEN, "flatten", layouts=True, view=True),
     *_row(Kind.VIEW, "view reshape", view=True),
-    *_row(Kind.SQUEEZE, "squeeze", view=True),
-    *_row(Kind.UNSQUEEZE, "unsqueeze", view=True),
-    *_row(Kind.TRANSPOSE, "transpose swapaxes swapdims", view=True),
-    *_row(Kind.PERMUTE, "permute", view=True),
+    *_row(
+        Kind.MOVE,
+        "squeeze unsqueeze transpose swapaxes swapdims permute movedim t narrow select unflatten",
+        view=True,
+    ),
     *_row(Kind.CONCATENATE, "cat concat concatenate"),
     *_row(Kind.ITEM, "getitem", view=True),
     # Questions.
@@ -114,11 +115,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *_row(Kind.ATTRIBUTE, "getattr", view=True),  # x.T and x.data
     *_row(Kind.QUESTION, "dim is_floating_point"),
     # Anything else that someone has a rule for, by its name.
-    *_row(
-        Kind.OTHER,
-        "t expand expand_as chunk split narrow select unbind movedim diagonal view_as unflatten",
-        view=True,
-    ),
+    *_row(Kind.OTHER, "expand expand_as chunk split unbind diagonal view_as", view=True),
     *_row(
         Kind.OTHER,
         """local_response_norm alpha_dropout feature_alpha_dropout max min norm vector_norm std var
@@ -130,18 +127,21 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 
-def operation(node: fx.Node, module: nn.Module | None) -> Operation | None:
+UNKNOWN = Operation("unknown", Kind.OTHER)
+
+
+def operation(node: fx.Node, module: nn.Module | None) -> Operation:
     """What a node of a traced graph does; of a layer only if it is PyTorch's own class."""
     if module is not None:
-        return _MODULES.get(type(module))
+        return _MODULES.get(type(module), UNKNOWN)
     if node.op == "call_method":
-        return _METHODS.get(str(node.target))
-    return _FUNCTIONS.get(node.target) if node.op == "call_function" else None
+        return _METHODS.get(str(node.target), UNKNOWN)
+    return _FUNCTIONS.get(node.target, UNKNOWN) if node.op == "call_function" else UNKNOWN
 
 
-def operation_of(function: Any) -> Operation | None:
+def operation_of(function: Any) -> Operation:
     """What a function of PyTorch's, a method of its tensors or a Python operator does."""
-    return _FUNCTIONS.get(function)
+    return _FUNCTIONS.get(function, UNKNOWN)
 
 
 _PLACES = (torch, F, torch.Tensor, torch._C._nn, torch.special, torch.linalg, operator)

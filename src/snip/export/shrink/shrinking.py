@@ -15,12 +15,13 @@ from snip.anatomy.parameters import ordinary, unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
 from snip.export.shrink.constants import contributions, fold
-from snip.export.shrink.follow import Traced, copied, follow, trace
+from snip.export.shrink.follow import follow
+from snip.export.shrink.ledger import Layer, Ledger
 from snip.export.shrink.needs import Needs, needed_units
-from snip.export.shrink.network import Layer, Network
 from snip.export.shrink.report import ShrinkReport, layer_changes
 from snip.export.shrink.surgery import Cut, Plan, cut, sliced
 from snip.masks import Masks, holding
+from snip.tracing.forward import Traced, UntraceableError, copied, trace
 
 SHRUNK = "_snip_shrunk"  # on the root Module: its Shrunk
 
@@ -45,17 +46,17 @@ def shrink(model: nn.Module, batch: Any, *, fold: bool = True) -> nn.Module:
     masks = _checked_masks(model)
     small = copy.deepcopy(model)
     with undisturbed(model), torch.inference_mode(False):
-        traced = trace(model.eval(), batch)
-        network = follow(model, traced, masks or {}, strict=not fold)
-        needs = needed_units(network, fold=fold)
-        deltas = contributions(network, needs)
-        plan = _plan(network, needs, deltas)
+        traced = _traced(model.eval(), batch)
+        ledger = follow(model, traced, masks or {}, strict=not fold)
+        needs = needed_units(ledger, fold=fold)
+        deltas = contributions(ledger, needs)
+        plan = _plan(ledger, needs, deltas)
         _operate(small, plan, deltas, masks)
         _compare(model, small, batch)
         same_graph = _same_in_train_mode(model, traced, batch)
-    notes = tuple(_differences(network, needs, same_graph=same_graph))
+    notes = tuple(_differences(ledger, needs, same_graph=same_graph))
     report = ShrinkReport(
-        layer_changes(network, needs),
+        layer_changes(ledger, needs),
         parameters=(_count(model), _count(small)),
         folded=sum(int((delta != 0).sum()) for delta in deltas.values()),
         notes=notes,
@@ -78,6 +79,17 @@ def shrink_report(model: nn.Module) -> ShrinkReport:
     return found.report
 
 
+def _traced(model: nn.Module, batch: Any) -> Traced:
+    try:
+        return trace(model, batch)
+    except UntraceableError as error:
+        raise InputError(
+            f"{type(model).__name__} cannot be shrunk: torch.fx cannot follow its forward "
+            f"({error}). Take decisions that depend on data out of the forward, or shrink the part "
+            "of the model without them."
+        ) from error
+
+
 def _checked_masks(model: nn.Module) -> Masks | None:
     found = holding.held(model)
     if found is None:
@@ -87,9 +99,9 @@ def _checked_masks(model: nn.Module) -> Masks | None:
     return masks
 
 
-def _plan(network: Network, needs: Needs, deltas: Mapping[str, torch.Tensor]) -> Plan:
+def _plan(ledger: Ledger, needs: Needs, deltas: Mapping[str, torch.Tensor]) -> Plan:
     cuts = {}
-    for layer in network.layers:
+    for layer in ledger.layers:
         new_bias = f"{layer.name}.bias" in deltas and layer.module.bias is None
         inputs = None if layer.source is None else _kept(needs, layer.source.units)
         found = Cut(inputs, _kept(needs, layer.result.units), new_bias)
@@ -159,7 +171,7 @@ def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
 def _same_in_train_mode(model: nn.Module, traced: Traced, batch: Any) -> bool:
     try:
         return _operations(trace(model.train(), batch)) == _operations(traced)
-    except InputError:
+    except UntraceableError:
         return False
 
 
@@ -167,30 +179,30 @@ def _operations(traced: Traced) -> list[tuple[str, str]]:
     return [(node.op, str(node.target)) for node in traced.graph.nodes]
 
 
-def _differences(network: Network, needs: Needs, *, same_graph: bool) -> Iterator[str]:
+def _differences(ledger: Ledger, needs: Needs, *, same_graph: bool) -> Iterator[str]:
     """Why training would not go on as in the model before."""
     if not same_graph:
         yield "The forward does other things in train mode: use the result in eval mode."
-    if needs.fold and not torch.equal(needs.needed, needed_units(network, fold=False).needed):
+    if needs.fold and not torch.equal(needs.needed, needed_units(ledger, fold=False).needed):
         yield (
             "Some removed units are constants, and in the model before their parameters would "
             "train on: use fold=False to train exactly alike."
         )
-    if needs.fold and any(_may_grow(network, layer) for layer in network.layers):
+    if needs.fold and any(_may_grow(ledger, layer) for layer in ledger.layers):
         yield (
             "Weights without a mask count as dead where they are zero, but could grow: apply "
             "masks (Masks.from_zeros) or use fold=False to train exactly alike."
         )
-    if not all(bool(needs.of(units).all()) for units in network.drawn):
+    if not all(bool(needs.of(units).all()) for units in ledger.drawn):
         yield "Dropout draws for fewer units: training differs by chance."
 
 
-def _may_grow(network: Network, layer: Layer) -> bool:
+def _may_grow(ledger: Ledger, layer: Layer) -> bool:
     """Whether a weight counted as dead only because it happens to be zero."""
     return any(
         weight.ndim > 1
         and weight.requires_grad
-        and f"{layer.name}.{key}" not in network.held
+        and f"{layer.name}.{key}" not in ledger.held
         and bool((weight == 0).any())
         for key, weight in layer.module.named_parameters(recurse=False)
     )

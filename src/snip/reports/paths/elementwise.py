@@ -15,9 +15,8 @@ Tensor = torch.Tensor
 
 def pointwise(function: Any, *args: Any, **kwargs: Any) -> Tensor:
     """A function of each number by itself. Dropout, rounding and detaching do not cut a path."""
-    known = operation_of(function)
-    zero_stays = known is not None and known.zero_stays
-    return (same if zero_stays else never_zero)(function, *args, **kwargs)
+    rule = same if operation_of(function).zero_stays else never_zero
+    return rule(function, *args, **kwargs)
 
 
 def same(function: Any, *args: Any, **kwargs: Any) -> Tensor:

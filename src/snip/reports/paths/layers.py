@@ -107,8 +107,7 @@ def cast(function: Any, x: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 def _by_dimensions(function: Any, *choices: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The function for as many dimensions (1, 2 or 3) as `function` works on."""
-    known = operation_of(function)
-    return choices[known.dimensions - 1 if known is not None else 0]
+    return choices[operation_of(function).dimensions - 1]
 
 
 def _channels(weight: Any, x: Tensor) -> Any:

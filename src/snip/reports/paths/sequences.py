@@ -74,8 +74,7 @@ def recurrent(function: Any, data: Tensor, *rest: Any) -> Any:
 
 
 def _step(function: Any) -> Step:
-    known = operation_of(function)
-    return _STEPS[known.name.removesuffix("_cell") if known is not None else ""]
+    return _STEPS[operation_of(function).name.removesuffix("_cell")]
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -75,4 +75,4 @@ BY_NAME: dict[str, Rule] = {  # of Kind.OTHER
 def rule_of(function: Any) -> Rule | None:
     """The rule of a PyTorch function; None for one that is used as it is."""
     found = operation_of(function)
-    return None if found is None else BY_KIND.get(found.kind) or BY_NAME.get(found.name)
+    return BY_KIND.get(found.kind) or BY_NAME.get(found.name)
