@@ -23,12 +23,6 @@ def setting(node: fx.Node, module: Any, index: int, name: str, default: Any = No
     return given(node, index, name, default)
 
 
-def listed(node: fx.Node, index: int, name: str) -> list[Any]:
-    """Sizes or dimensions, given as one sequence or one by one."""
-    first = given(node, index, name)
-    return list(first) if isinstance(first, (tuple, list)) else list(node.args[index:])
-
-
 def dimensions(node: fx.Node) -> tuple[int, ...] | None:
     """The `dim` of mean(x, dim), sum, squeeze ...; None where it is not written out."""
     dims = given(node, 1, "dim")
