@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
+from snip.export.shrink.flow import Flow
 from snip.export.shrink.ledger import Layer, Ledger
 from snip.export.shrink.needs import Needs
 
@@ -21,7 +22,7 @@ def contributions(ledger: Ledger, needs: Needs) -> dict[str, Tensor]:
     for layer in ledger.layers:
         if layer.source is None or getattr(layer.module, "groups", 1) > 1:
             continue
-        delta = _delta(layer, layer.source.even & ~needs.of(layer.source.units), needs)
+        delta = _delta(layer, layer.source, needs)
         if delta.any():
             key = "bias_ih_l0" if isinstance(layer.module, nn.RNNBase) else "bias"
             found[f"{layer.name}.{key}"] = delta
@@ -50,15 +51,14 @@ def add_bias(module: Any) -> None:
     module.bias = nn.Parameter(zeros, requires_grad=module.weight.requires_grad)
 
 
-def _delta(layer: Layer, gone: Tensor, needs: Needs) -> Tensor:
-    """What the units that are gone add to each row of a layer that stays."""
-    assert layer.source is not None
-    module = layer.module
-    own: Any = module.weight_ih_l0 if isinstance(module, nn.RNNBase) else module.weight
-    matrix: Tensor = own.detach().cpu().double()
+def _delta(layer: Layer, source: Flow, needs: Needs) -> Tensor:
+    """What the units that go add to each row of a layer that stays."""
+    module: Any = layer.module
+    weight: Any = module.weight_ih_l0 if isinstance(module, nn.RNNBase) else module.weight
+    matrix: Tensor = weight.detach().cpu().double()
     matrix = matrix.transpose(0, 1) if isinstance(module, _ConvTransposeNd) else matrix
     # A uniform input is multiplied by the sum over a kernel's positions.
     matrix = matrix.flatten(2).sum(2) if matrix.ndim > 2 else matrix
-    delta: Tensor = matrix[:, gone] @ layer.source.value[gone]
+    gone = source.even & ~needs.of(source.units)
     rows = needs.of(layer.result.units)
-    return delta * rows.repeat(len(delta) // len(rows))
+    return (matrix[:, gone] @ source.value[gone]) * rows.repeat(len(matrix) // len(rows))

@@ -20,7 +20,7 @@ from snip.export.shrink.ledger import Layer, Ledger
 from snip.export.shrink.needs import Needs, needed_units
 from snip.export.shrink.report import ShrinkReport, layer_changes
 from snip.export.shrink.surgery import Cut, Plan, cut, sliced
-from snip.masks import Masks, holding
+from snip.masks import Masks, held_masks, holding
 from snip.tracing.forward import Traced, UntraceableError, copied, trace
 
 SHRUNK = "_snip_shrunk"  # on the root Module: its Shrunk
@@ -43,7 +43,9 @@ def shrink(model: nn.Module, batch: Any, *, fold: bool = True) -> nn.Module:
     that training goes on exactly as before, too. `shrink_report` tells what was done.
     """
     model = ordinary(model)
-    masks = _checked_masks(model)
+    masks = held_masks(model)
+    if masks is not None:
+        masks.check(model)
     small = copy.deepcopy(model)
     with undisturbed(model), torch.inference_mode(False):
         traced = _traced(model.eval(), batch)
@@ -90,16 +92,8 @@ def _traced(model: nn.Module, batch: Any) -> Traced:
         ) from error
 
 
-def _checked_masks(model: nn.Module) -> Masks | None:
-    found = holding.held(model)
-    if found is None:
-        return None
-    masks = Masks(*found)
-    masks.check(model)
-    return masks
-
-
 def _plan(ledger: Ledger, needs: Needs, deltas: Mapping[str, torch.Tensor]) -> Plan:
+    """What stays of each layer that loses units or gets a bias."""
     cuts = {}
     for layer in ledger.layers:
         new_bias = f"{layer.name}.bias" in deltas and layer.module.bias is None
@@ -111,6 +105,7 @@ def _plan(ledger: Ledger, needs: Needs, deltas: Mapping[str, torch.Tensor]) -> P
 
 
 def _kept(needs: Needs, units: torch.Tensor) -> tuple[int, ...] | None:
+    """The indices of the units that stay; None if all do."""
     stays = needs.of(units)
     return None if bool(stays.all()) else tuple(torch.nonzero(stays).flatten().tolist())
 
@@ -118,14 +113,14 @@ def _kept(needs: Needs, units: torch.Tensor) -> tuple[int, ...] | None:
 def _operate(
     small: nn.Module, plan: Plan, deltas: Mapping[str, torch.Tensor], masks: Masks | None
 ) -> None:
-    """Fold and cut a copy; it then holds the masks of what is left."""
+    """Fold constants into a copy and cut it; it then holds the masks of what is left."""
     holding.release(small)
     made = fold(small, deltas)
-    smaller = {}
-    whole = dict(masks or {})
+    before = dict(masks or {})
     if masks is not None:
-        whole |= {name: deltas[name] != 0 for name in made}
-    for name, mask in whole.items():
+        before |= {name: deltas[name] != 0 for name in made}
+    smaller = {}
+    for name, mask in before.items():
         owner, _, key = name.rpartition(".")
         # A pruned bias that takes over a constant is a connection again.
         mask = mask | (deltas[name] != 0) if name in deltas else mask
@@ -134,13 +129,13 @@ def _operate(
     if masks is not None:
         order = [name for name, _ in small.named_parameters() if name in smaller]
         result = Masks({name: smaller[name] for name in order}, masks.provenance)
-        before = {"kept": masks.kept, "total": masks.total}
-        result.provenance |= {"kept": result.kept, "total": result.total, "shrunk_from": before}
+        counts = {"kept": masks.kept, "total": masks.total}
+        result.provenance |= {"kept": result.kept, "total": result.total, "shrunk_from": counts}
         result.apply(small)
 
 
 def _compare(model: nn.Module, small: nn.Module, batch: Any) -> None:
-    """Refuse a result that does not run or computes something else."""
+    """Raise if the small model does not run on the batch, or computes something else."""
     try:
         with undisturbed(small), torch.no_grad():
             small.eval()
@@ -169,6 +164,7 @@ def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _same_in_train_mode(model: nn.Module, traced: Traced, batch: Any) -> bool:
+    """Whether the forward calls the same operations in train mode."""
     try:
         return _operations(trace(model.train(), batch)) == _operations(traced)
     except UntraceableError:
@@ -209,6 +205,7 @@ def _may_grow(ledger: Ledger, layer: Layer) -> bool:
 
 
 def _since_the_original(model: nn.Module, plan: Plan) -> Plan:
+    """The plan by indices of the model that was shrunk first, if this one was shrunk before."""
     earlier = found.plan if (found := shrunk(model)) else {}
     names = [*earlier, *(name for name in plan if name not in earlier)]
     return {name: plan.get(name, Cut()).after(earlier.get(name, Cut())) for name in names}
