@@ -160,11 +160,20 @@ def test_one_row_is_followed_by_paths_shrinking_and_the_engine(name):
 
 @pytest.mark.skipif(not available(), reason="no native kernels on this machine")
 @pytest.mark.parametrize(
-    "act", [nn.LeakyReLU(0.2, inplace=True), lambda x: F.elu(x, 1.0, True), lambda x: x.tanh_()]
+    "between",
+    [
+        nn.LeakyReLU(0.2, inplace=True),
+        lambda x: F.elu(x, 1.0, True),
+        lambda x: x.tanh_(),
+        lambda x: x * torch.sigmoid(x),
+        lambda x: x.tanh() - x,
+        lambda x: torch.maximum(x, -x),
+    ],
+    ids=["module in place", "function in place", "method in place", "times", "minus", "maximum"],
 )
-def test_in_place_operations_on_the_engines_layouts(act):
+def test_operations_that_stay_on_the_engines_layouts(between):
     torch.manual_seed(0)
-    model, images = Between(act), torch.randn(20, 2, 8, 8)
+    model, images = Between(between), torch.randn(20, 2, 8, 8)
     Masks({n: torch.rand(p.shape) < 0.5 for n, p in model.named_parameters()}).apply(model)
     fast = snip.accelerate(model, images, ways={})
     assert "from_blocks" not in fast.snip_source
