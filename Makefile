@@ -5,15 +5,15 @@ READY := .venv/ready
 
 .PHONY: demo test fuzz lint setup bench clean
 
-demo: $(READY)
+demo: $(READY) $(LIBRARY)
 	$(BIN)/snip demo
 
-test: lint
+test: lint $(LIBRARY)
 	$(BIN)/python -m pytest -n auto
 
 # New examples for the property tests: make fuzz SECONDS=300
 SECONDS ?= 60
-fuzz: $(READY)
+fuzz: $(READY) $(LIBRARY)
 	$(BIN)/python tests/fuzz.py $(SECONDS)
 
 lint: $(READY)
@@ -23,7 +23,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror src/snip/engine/native/*pp
 
-bench: $(READY)
+bench: $(READY) $(LIBRARY)
 	$(BIN)/python bench/topk.py
 	$(BIN)/python bench/hold.py
 	$(BIN)/python bench/prune.py
@@ -40,6 +40,11 @@ $(READY): pyproject.toml constraints.txt $(wildcard setup.py)
 	$(BIN)/python -m pip install -q -c constraints.txt torch
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $(READY)
+
+# The library is refused when it was built from other sources than those beside it.
+LIBRARY := src/snip/engine/_kernels.so
+$(LIBRARY): $(READY) $(wildcard src/snip/engine/native/*pp src/snip/engine/build.py)
+	-$(BIN)/python -m snip.engine.build
 
 clean:
 	rm -rf .venv build dist src/*.egg-info

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from snip.common.files import write_text
+from snip.common.timing import best_time
 from snip.engine import kernels
 from snip.engine.kernels.conv import run_product, run_weights
 from snip.engine.kernels.library import vector_floats
@@ -74,17 +75,14 @@ def measure(combination: Combination, seconds: float) -> dict[str, Any]:
     plan = ConvPlan(index.forward_plan.taps, vector_floats(), KERNELS[name], tiling=tiling)
     x, y = (torch.randn(1, *shape, index.lanes) for shape in (index.in_shape, index.out_shape))
     values = torch.randn(index.kept)
-    times: list[float] = []
-    while len(times) < 4 or sum(times) < seconds:
-        start = time.perf_counter()
-        if name == "forward":
-            run_product(plan, values, x, index.lanes, out=y)
-        else:
-            run_weights(plan, x, y, index.lanes, out=values)
-        times.append(time.perf_counter() - start)
+    works = {
+        "forward": lambda: run_product(plan, values, x, index.lanes, out=y),
+        "weights": lambda: run_weights(plan, x, y, index.lanes, out=values),
+    }
+    best = best_time(works[name], rounds=3, seconds=seconds)
     made = {"kernel": name, "layer": list(layer), "density": density}
     made |= {"tiling": list(astuple(tiling)), "work": asdict(plan.work)}
-    return made | {"seconds": min(times[1:])}
+    return made | {"seconds": best}
 
 
 def key_of(timing: dict[str, Any]) -> tuple[Any, ...]:

@@ -43,5 +43,10 @@ def nearest(kind: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}.")
 
 
+def first_line(error: Exception) -> str:
+    """What an error says, without the rest of a long message."""
+    return (str(error).strip() or "no message").splitlines()[0]
+
+
 def _letters(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())

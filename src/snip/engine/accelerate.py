@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from snip.anatomy.accelerated import Accelerated
 from snip.anatomy.calling import first_tensor
 from snip.anatomy.hooks import hooked
 from snip.anatomy.parameters import parameter_owners, unwrap
-from snip.anatomy.undisturbed import undisturbed
-from snip.common.errors import InputError, SnipWarning, nearest
+from snip.common.errors import InputError, SnipWarning, first_line, nearest
 from snip.engine.accelerated import Conversion, accelerated, not_accelerated
 from snip.engine.convert.converter import Converter
 from snip.engine.convert.timings import Timings
@@ -24,7 +23,7 @@ from snip.engine.kernels.library import available, reason
 from snip.engine.layers.packing import WAYS, PackedModule
 from snip.engine.layers.table import SPARSE_LAYERS, sparse_layer
 from snip.masks import Masks, held_masks
-from snip.tracing.forward import UntraceableError, trace
+from snip.tracing.forward import Traced, UntraceableError, trace_for_training
 
 
 def accelerate(
@@ -85,7 +84,7 @@ def _inputs(batch: Any) -> torch.Tensor:
     return inputs
 
 
-def _traced(model: nn.Module, inputs: torch.Tensor) -> fx.GraphModule | None:
+def _traced(model: nn.Module, inputs: torch.Tensor) -> Traced | None:
     """The network as a graph with the shape of every tensor; None, with a warning, if it has none.
 
     A converted graph does not call its modules one by one, so that hooks on them would be lost.
@@ -94,26 +93,22 @@ def _traced(model: nn.Module, inputs: torch.Tensor) -> fx.GraphModule | None:
         for name, module in model.named_modules():
             if module is not model and hooked(module):
                 raise UntraceableError(f"hooks on {name} wait for its calls")
-        traced = trace(model)
-        with undisturbed(model), torch.no_grad():
-            Shapes(traced).run(inputs)
+        return trace_for_training(model, inputs)
     except Exception as error:  # what a user's forward may raise under tracing has no common kind
-        words = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(
-            f"{type(model).__name__} cannot be traced ({words}): its layers "
+            f"{type(model).__name__} cannot be traced ({first_line(error)}): its layers "
             "run sparse one by one, with conversions at their borders.",
             SnipWarning,
             stacklevel=3,
         )
         return None
-    return traced
 
 
 def _sparse_layers(
-    model: nn.Module, masks: Masks, traced: fx.GraphModule | None
+    model: nn.Module, masks: Masks, traced: Traced | None
 ) -> dict[nn.Module, PackedModule]:
     """Each pruned layer that can run sparse, with its sparse counterpart."""
-    needed_whole = _tied(model) | _read_by_forward(traced)
+    needed_whole = _tied(model) | _read_by_forward(model, traced)
     found: dict[nn.Module, PackedModule] = {}
     for prefix, layer in model.named_modules():
         kind, names = sparse_layer(layer), {key: f"{prefix}.{key}" for key in layer._parameters}
@@ -138,12 +133,12 @@ def _tied(model: nn.Module) -> set[torch.Tensor | None]:
     }
 
 
-def _read_by_forward(traced: fx.GraphModule | None) -> set[torch.Tensor | None]:
+def _read_by_forward(model: nn.Module, traced: Traced | None) -> set[torch.Tensor | None]:
     """Parameters that the user's forward reads itself, in their ordinary shape."""
     if traced is None:
         return set()
     read = {str(node.target) for node in traced.graph.nodes if node.op == "get_attr"}
-    every = traced.named_parameters(remove_duplicate=False)
+    every = model.named_parameters(remove_duplicate=False)
     return {parameter for name, parameter in every if name in read}
 
 
@@ -161,14 +156,3 @@ def _set_ways(root: nn.Module, ways: Mapping[str, str]) -> None:
                 "(winograd is for 3 x 3 convolutions of stride 1 in one group)."
             )
         layers[name].way = way
-
-
-class Shapes(fx.Interpreter):
-    """Runs a traced network once and writes down every tensor's shape."""
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run one node as usual."""
-        result = super().run_node(n)
-        if isinstance(result, torch.Tensor):
-            n.meta["shape"] = tuple(result.shape)
-        return result

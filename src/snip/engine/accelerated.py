@@ -38,19 +38,25 @@ class Conversion:
 
     def forward(self, network: Any, kind: Any, args: Any, kwargs: Any) -> Any:
         """What a network of the user's class `kind` computes."""
-        x = args[0] if args else kwargs.get(self.first)
-        if self.run is None or not self._takes(x):
+        x = self._lone_input(args, kwargs)
+        if self.run is None or x is None:
             return kind.forward(network, *args, **kwargs)
-        alone = len(args) + len(kwargs) == 1
-        if self.straight is not None and alone and not torch.is_grad_enabled():
+        if self.straight is not None and not torch.is_grad_enabled():
             made = self.straight.forward(network, x)
             if made is not None:
                 return made
-        return self.run(network, *args, **kwargs)
+        return self.run(network, x)
 
-    def _takes(self, x: Any) -> bool:
-        """Whether the graph was made for such an input; others go through the user's forward."""
-        return not isinstance(x, torch.Tensor) or (x.ndim == self.rank and len(x) > 0)
+    def _lone_input(self, args: Any, kwargs: Any) -> torch.Tensor | None:
+        """The one tensor that the graph was made for; None of any other call.
+
+        Every other argument became part of the graph, at its default: a call that gives one goes
+        through the user's own forward.
+        """
+        x = args[0] if args else kwargs.get(self.first)
+        if len(args) + len(kwargs) != 1 or not isinstance(x, torch.Tensor):
+            return None
+        return x if x.ndim == self.rank and len(x) > 0 else None
 
     def _compile(self) -> None:
         names = dict(self.names)

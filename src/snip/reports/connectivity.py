@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import PackedSequence
 from snip.anatomy.calling import arguments, tensors_in
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import undisturbed
+from snip.common.errors import first_line
 from snip.reports.paths.probe import PathProbe
 from snip.reports.paths.values import DTYPE, constant, ones
 
@@ -28,7 +29,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Connectivity:
-    """What a probe found; `reason` says why there is nothing, if the model cannot be followed."""
+    """What a probe found: nothing if the model cannot be followed, and then `reason` says why."""
 
     effective: Tensors = field(default_factory=dict)  # kept, and on a path from input to output
     outputs: int | None = None  # width of a [batch, width] output
@@ -38,14 +39,13 @@ class Connectivity:
 
 
 def connectivity(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: Any) -> Connectivity:
-    """Follow the paths through `masks`. Only the shapes (and integers) of `inputs` matter."""
+    """Which connections of `masks` lie on a path. Of `inputs` only shapes and integers matter."""
     model = unwrap(model)
     try:
         with _probing(model):
             return _probe(model, masks, inputs)
     except Exception as error:  # a user's forward may do anything at all
-        first_line = (str(error).strip() or "no message").splitlines()[0]
-        return Connectivity(reason=f"{type(error).__name__}: {first_line}")
+        return Connectivity(reason=f"{type(error).__name__}: {first_line(error)}")
 
 
 def example_input(model: nn.Module, shape: tuple[int, ...], dtype: str = "float32") -> torch.Tensor:
@@ -66,7 +66,7 @@ def _probe(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: Any) -> 
     with probe:
         output = functional_call(model, leaves | _others(model, leaves), args, kwargs)
     outputs = [x for x in tensors_in(output) if x.is_floating_point() and x.requires_grad]
-    effective, reached = _felt(leaves, outputs, probe.sources)
+    effective, reached = _on_paths(leaves, outputs, probe.sources)
     dead, width = _dead_outputs(reached)
     return Connectivity(
         {name: effective[name].cpu() & masks[name].cpu() for name in masks if name in effective},
@@ -76,13 +76,15 @@ def _probe(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: Any) -> 
     )
 
 
-def _felt(
+def _on_paths(
     leaves: Tensors, outputs: list[torch.Tensor], sources: list[torch.Tensor]
 ) -> tuple[Tensors, list[torch.Tensor]]:
-    """What the outputs feel of each mask, and which outputs feel the input.
+    """Which connections lie on a path, and which numbers of each output an input reaches.
 
-    A weight must lie between input and output (second derivative); a bias is where a path may
-    start, so it is enough that the output feels it (first derivative).
+    A weight must lie between input and output: the gradient of the summed outputs with respect to
+    the inputs depends on it, which the second derivative tells. A path may start at a bias: there
+    the gradient of the summed outputs, the first derivative, is enough. Both are zero where no
+    path leads to an output.
     """
     biases = [name for name in leaves if "bias" in name.rpartition(".")[2]]
     weights = [name for name in leaves if name not in biases]
@@ -95,9 +97,9 @@ def _felt(
     if not entered:
         raise ValueError("the output does not depend on the input")
     second = _gradients(entered, [*seeds, *(leaves[name] for name in weights)])
-    felt = dict(zip(biases, first[len(sources) :], strict=True))
-    felt |= dict(zip(weights, second[len(seeds) :], strict=True))
-    return {name: x != 0 for name, x in felt.items()}, [x != 0 for x in second[: len(seeds)]]
+    gradients = dict(zip(biases, first[len(sources) :], strict=True))
+    gradients |= dict(zip(weights, second[len(seeds) :], strict=True))
+    return {name: x != 0 for name, x in gradients.items()}, [x != 0 for x in second[: len(seeds)]]
 
 
 def _gradients(
@@ -111,7 +113,7 @@ def _gradients(
 
 
 def _others(model: nn.Module, leaves: Tensors) -> Tensors:
-    """Unpruned parameters are something everywhere; buffers are copies without a sign."""
+    """Parameters without a mask count as ones, buffers as copies of their absolute values."""
     ones = {
         name: torch.ones_like(parameter, dtype=DTYPE, requires_grad=False)
         for name, parameter in model.named_parameters()
@@ -121,6 +123,7 @@ def _others(model: nn.Module, leaves: Tensors) -> Tensors:
 
 
 def _dead_outputs(reached: list[torch.Tensor]) -> tuple[tuple[int, ...], int | None]:
+    """The outputs that no input reaches, and how many outputs there are, of [batch, width]."""
     if len(reached) != 1 or reached[0].ndim != 2:
         return (), None
     alive = reached[0].any(0)
@@ -128,7 +131,7 @@ def _dead_outputs(reached: list[torch.Tensor]) -> tuple[tuple[int, ...], int | N
 
 
 def _one_sample(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    # Of a batch of images one is enough. With fewer dimensions the first may be time.
+    # One image of a batch is enough. With fewer dimensions the first one may be time.
     if len(args) == 1 and isinstance(args[0], torch.Tensor) and args[0].ndim >= 4:
         return (args[0][:1],)
     return args
@@ -149,9 +152,9 @@ def _entered(given: Any, probe: PathProbe) -> Any:
 
 @contextmanager
 def _probing(model: nn.Module) -> Iterator[None]:
-    """Eval mode, gradients on, autocast off; all as before on the way out."""
+    """Eval mode with gradients and without autocast; everything is restored on the way out."""
     device = next((p.device.type for p in model.parameters()), "cpu")
-    # Recurrent layers remember their weights in a list beside the parameters.
+    # Recurrent layers keep a second list of their weights, which functional_call overwrites.
     flat = [(m, m._flat_weights, m._flat_weight_refs) for m in _recurrent(model)]
     with (
         undisturbed(model),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import operator
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from snip.anatomy.hooks import hooked
 from snip.engine.convert.joining import drop_unused, join_chains, join_norms, join_steps
 from snip.engine.layers.conv import SparseConv2d
 from snip.engine.layers.layouts import (
@@ -25,11 +26,18 @@ from snip.engine.layers.linear import SparseLinear
 from snip.engine.layers.norm import BlockNorm2d
 from snip.engine.layers.packing import DENSE
 from snip.engine.layers.pool import max_pool_on_blocks, mean_on_blocks, pad_on_blocks
-from snip.tracing.arguments import averages_planes, flattens_rows, pool_settings
+from snip.tracing.arguments import (
+    averages_planes,
+    flattens_rows,
+    pool_settings,
+    setting,
+    writes_in_place,
+)
+from snip.tracing.forward import Traced, called
+from snip.tracing.kinds import Kind
+from snip.tracing.operations import UNKNOWN, Operation, operation
 
 PLAIN, BLOCKS, COLUMNS = "plain", "blocks", "columns"
-RELUS = (nn.ReLU, F.relu, torch.relu, torch.relu_, "relu", "relu_")
-SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 
 
 @dataclass
@@ -42,21 +50,38 @@ class Value:
     @property
     def form(self) -> str:
         """The layout it was made in."""
-        return next(iter(self.forms))
+        return next(iter(self.forms), PLAIN)
+
+    @property
+    def made(self) -> fx.Node:
+        """The node that made it, in that layout."""
+        return self.forms[self.form]
 
 
 class Converter:
     """Walks the old graph once and writes the new one, with conversions only where needed."""
 
-    def __init__(self, traced: fx.GraphModule, root: nn.Module) -> None:
-        self.traced, self.root = traced, root
+    def __init__(self, traced: Traced, root: nn.Module) -> None:
+        self.old, self.root = traced.graph, root
         self.graph = fx.Graph()
         self.values: dict[fx.Node, Value] = {}
-        self.notes: dict[str, str] = {}
+        self.calls = Counter(n.target for n in self.old.nodes if n.op == "call_module")
+        self.rules: dict[Kind, Callable[..., Value | None]] = {
+            Kind.RECTIFIER: self._pointwise,
+            Kind.POINTWISE: self._pointwise,
+            Kind.SAME: lambda node, module, value: value,
+            Kind.SUM: self._of_two,
+            Kind.PRODUCT: self._of_two,
+            Kind.MAX_POOL: self._max_pool,
+            Kind.FLATTEN: self._flatten,
+            Kind.MEAN: self._mean,
+            Kind.ADAPTIVE_AVERAGE_POOL: self._mean,
+            Kind.PAD: self._pad,
+        }
 
     def convert(self) -> fx.Graph:
         """The graph of the new network, over the modules of `root`."""
-        for node in self.traced.graph.nodes:
+        for node in self.old.nodes:
             if node not in self.values:  # a ReLU may have been taken into the layer before it
                 self.values[node] = self._convert(node)
         join_chains(self.graph)
@@ -67,131 +92,94 @@ class Converter:
         return self.graph
 
     def _convert(self, node: fx.Node) -> Value:
-        module = self._module(node)
+        module = called(node, self.root)
+        first = node.args[0] if node.args else None
         if isinstance(module, SparseConv2d) and module.way != DENSE:
             return self._layer(node, module, BLOCKS)
-        if isinstance(module, SparseLinear) and self._rank(node.args[0]) == 2:
+        if isinstance(module, SparseLinear) and len(self._shape(first)) == 2:
             return self._layer(node, module, COLUMNS)
-        rule = self._rule(node, module)
-        made = None if rule is None else rule(node, module)
-        return self._plain(node) if made is None else made
-
-    def _rule(self, node: fx.Node, module: nn.Module | None) -> Callable[..., Value | None] | None:
-        """What to do with a node whose first input is in one of the engine's layouts."""
-        first = node.args[0] if node.args else None
-        if not isinstance(first, fx.Node) or self._form(first) == PLAIN:
-            others = node.args[1:] if node.target in SUMS else ()
-            if not any(isinstance(a, fx.Node) and self._form(a) != PLAIN for a in others):
-                return None
-        kind = node.target if module is None else type(module)
-        for kinds, rule in (
-            (RELUS, self._elementwise),
-            ((nn.Identity,), self._same),
-            (SUMS, self._sum),
-            ((BlockNorm2d,), self._norm),
-            ((nn.MaxPool2d, F.max_pool2d, torch.max_pool2d), self._max_pool),
-            ((nn.Flatten, torch.flatten, "flatten"), self._flatten),
-            (("mean", torch.mean, nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d), self._mean),
-            ((nn.ZeroPad2d,), self._pad),
-        ):
-            if kind in kinds:
-                return rule
-        return None
+        value = self.values[first] if isinstance(first, fx.Node) else Value()
+        if isinstance(module, BlockNorm2d) and value.form == BLOCKS:
+            return self._layer(node, module, BLOCKS)
+        known = self._operation(node)
+        converted = any(self.values[given].form != PLAIN for given in node.all_input_nodes)
+        if not value.forms or not converted or not known.on_layouts:
+            return self._plain(node)
+        return self.rules[known.kind](node, module, value) or self._plain(node)
 
     # ---- rules: each returns None where it does not apply, and the node stays plain ----
 
     def _layer(self, node: fx.Node, module: Any, form: str) -> Value:
+        """A layer in a layout of its own, in one with the ReLU behind it."""
         x = self._as(node.args[0], form)
-        value = self.values[node.args[0]]  # type: ignore[index]
+        batch = self.values[node.args[0]].batch  # type: ignore[index]
         follower = self._lone_relu(node)
         module.relu = follower is not None
-        method = f"{node.target}.on_{form}"
-        args = (x, value.batch) if form == BLOCKS else (x,)
-        made = Value({form: self._call(method, args)}, value.batch)
+        owner = self.graph.get_attr(str(node.target))
+        args = (owner, x, batch) if form == BLOCKS else (owner, x)
+        made = Value({form: self.graph.call_method(f"on_{form}", args)}, batch)
         if follower is not None:
             self.values[follower] = made
         return made
 
-    def _norm(self, node: fx.Node, module: Any) -> Value | None:
-        value = self.values[node.args[0]]  # type: ignore[index]
-        if value.form != BLOCKS:
+    def _pointwise(self, node: fx.Node, module: Any, value: Value) -> Value | None:
+        """The operation itself, on the layout that is there."""
+        if node.all_input_nodes != [node.args[0]]:  # bounds given as tensors
             return None
-        follower = self._lone_relu(node)
-        module.relu = follower is not None
-        args = (value.forms[BLOCKS], value.batch)
-        made = Value({BLOCKS: self._call(f"{node.target}.on_blocks", args)}, value.batch)
-        if follower is not None:
-            self.values[follower] = made
-        return made
+        if self._operation(node).name == "relu":
+            return self._made(value.form, F.relu, value.made, batch=value.batch)
+        x = self._function(torch.clone, value.made) if writes_in_place(node, module) else value.made
+        return Value({value.form: self._copy(node, lambda _: x)}, value.batch)
 
-    def _elementwise(self, node: fx.Node, _module: Any) -> Value:
-        value = self.values[node.args[0]]  # type: ignore[index]
-        return Value({value.form: self._function(F.relu, value.forms[value.form])}, value.batch)
-
-    def _same(self, node: fx.Node, _module: Any) -> Value:
-        return self.values[node.args[0]]  # type: ignore[index]
-
-    def _sum(self, node: fx.Node, _module: Any) -> Value | None:
-        one, two = node.args[:2]
-        if not (isinstance(one, fx.Node) and isinstance(two, fx.Node)) or node.kwargs:
+    def _of_two(self, node: fx.Node, module: Any, value: Value) -> Value | None:
+        if len(node.args) != 2 or node.kwargs:  # alpha
+            return None
+        one, two = node.args
+        if not (isinstance(one, fx.Node) and isinstance(two, fx.Node)):
             return None
         if self._shape(one) != self._shape(two):  # broadcasting
             return None
-        form = next(f for f in (self._form(one), self._form(two)) if f != PLAIN)
+        form = next(v.form for v in (self.values[one], self.values[two]) if v.form != PLAIN)
         parts = self._as(one, form), self._as(two, form)
-        return Value({form: self._function(torch.add, *parts)}, self.values[one].batch)
+        function = getattr(torch, self._operation(node).name)
+        return self._made(form, function, *parts, batch=self.values[one].batch)
 
-    def _max_pool(self, node: fx.Node, module: Any) -> Value | None:
-        value = self.values[node.args[0]]  # type: ignore[index]
+    def _max_pool(self, node: fx.Node, module: Any, value: Value) -> Value | None:
         settings = pool_settings(node, module)
         if value.form != BLOCKS or settings is None:
             return None
-        pooled = self._function(max_pool_on_blocks, value.forms[BLOCKS], value.batch, *settings)
-        return Value({BLOCKS: pooled}, value.batch)
+        args = (value.made, value.batch, *settings)
+        return self._made(BLOCKS, max_pool_on_blocks, *args, batch=value.batch)
 
-    def _flatten(self, node: fx.Node, module: Any) -> Value | None:
-        value = self.values[node.args[0]]  # type: ignore[index]
-        if not flattens_rows(node, module, self._rank(node.args[0])):
+    def _flatten(self, node: fx.Node, module: Any, value: Value) -> Value | None:
+        if not flattens_rows(node, module, len(self._shape(node.args[0]))):
             return None
         if value.form == COLUMNS:
             return value
-        columns = self._function(flatten_blocks, value.forms[BLOCKS], value.batch)
-        return Value({COLUMNS: columns}, value.batch)
+        args = value.made, value.batch
+        return self._made(COLUMNS, flatten_blocks, *args, batch=value.batch)
 
-    def _mean(self, node: fx.Node, module: Any) -> Value | None:
-        value = self.values[node.args[0]]  # type: ignore[index]
+    def _mean(self, node: fx.Node, module: Any, value: Value) -> Value | None:
+        """A mean over planes. A pooled 1x1 plane that only a flatten reads is columns already."""
+        if self._operation(node).kind is Kind.MEAN:
+            applies = averages_planes(node)
+        else:
+            lone = setting(node, module, 1, "output_size") in (1, (1, 1), [1, 1])
+            applies = lone and all(self._operation(u).kind is Kind.FLATTEN for u in node.users)
+        if value.form != BLOCKS or not applies:
+            return None
+        args = value.made, value.batch
+        return self._made(COLUMNS, mean_on_blocks, *args, batch=value.batch)
+
+    def _pad(self, node: fx.Node, module: Any, value: Value) -> Value | None:
         if value.form != BLOCKS:
             return None
-        if module is not None or node.target is F.adaptive_avg_pool2d:
-            size = module.output_size if module is not None else node.args[1]
-            return self._mean_as_plane(node, value) if size in (1, (1, 1), [1, 1]) else None
-        if not averages_planes(node):
-            return None
-        return Value(
-            {COLUMNS: self._function(mean_on_blocks, value.forms[BLOCKS], value.batch)}, value.batch
-        )
-
-    def _mean_as_plane(self, node: fx.Node, value: Value) -> Value | None:
-        """A pooled 1x1 plane that only a flatten reads is columns already."""
-        users = list(node.users)
-        flat = all(self._kind(user) in (nn.Flatten, torch.flatten, "flatten") for user in users)
-        if not flat:
-            return None
-        columns = self._function(mean_on_blocks, value.forms[BLOCKS], value.batch)
-        return Value({COLUMNS: columns}, value.batch)
-
-    def _pad(self, node: fx.Node, module: Any) -> Value | None:
-        value = self.values[node.args[0]]  # type: ignore[index]
-        if value.form != BLOCKS:
-            return None
-        padded = self._function(pad_on_blocks, value.forms[BLOCKS], *module.padding)
-        return Value({BLOCKS: padded}, value.batch)
+        args = (value.made, *module.padding)
+        return self._made(BLOCKS, pad_on_blocks, *args, batch=value.batch)
 
     def _plain(self, node: fx.Node) -> Value:
         """Anything else: as it was, on plain tensors."""
-        made = self.graph.node_copy(node, lambda old: self._as(old, PLAIN))
-        made.meta = {}
-        return Value({PLAIN: made})
+        return Value({PLAIN: self._copy(node, lambda old: self._as(old, PLAIN))})
 
     # ---- layouts ----
 
@@ -199,56 +187,45 @@ class Converter:
         """The new node of `node` in a layout; converted at most once."""
         value = self.values[node]
         if form not in value.forms:
-            source, held = value.form, value.forms[value.form]
-            if source == PLAIN:
-                value.batch = self._function(batch_size, held)
-                value.forms[form] = self._function(
-                    to_blocks if form == BLOCKS else to_columns, held
-                )
-            elif source == BLOCKS:
-                value.forms[form] = self._function(from_blocks, held, value.batch)
+            if value.form == PLAIN:
+                to_form = to_blocks if form == BLOCKS else to_columns
+                value.batch = self._function(batch_size, value.made)
+                value.forms[form] = self._function(to_form, value.made)
+            elif value.form == BLOCKS:
+                value.forms[form] = self._function(from_blocks, value.made, value.batch)
             else:
-                value.forms[form] = self._function(from_columns, held)
-        elif value.batch is None and form != PLAIN:
-            value.batch = self._function(batch_size, value.forms[PLAIN])
+                value.forms[form] = self._function(from_columns, value.made)
         return value.forms[form]
 
-    def _form(self, node: fx.Node) -> str:
-        return self.values[node].form
+    def _made(
+        self, form: str, function: Callable[..., Any], *args: Any, batch: fx.Node | None
+    ) -> Value:
+        return Value({form: self._function(function, *args)}, batch)
 
     def _function(self, target: Callable[..., Any], *args: Any) -> fx.Node:
         return self.graph.call_function(target, args)
 
-    def _call(self, method: str, args: tuple[Any, ...]) -> fx.Node:
-        """A method of a module other than forward: fetched, then called."""
-        owner, _, name = method.rpartition(".")
-        module = self.graph.get_attr(owner)
-        return self.graph.call_method(name, (module, *args))
+    def _copy(self, node: fx.Node, argument: Callable[[fx.Node], fx.Node]) -> fx.Node:
+        made = self.graph.node_copy(node, argument)
+        made.meta = {}  # the shape there is that of a plain tensor
+        return made
 
     # ---- the old graph ----
 
-    def _module(self, node: fx.Node) -> nn.Module | None:
-        return self.root.get_submodule(str(node.target)) if node.op == "call_module" else None
-
-    def _kind(self, node: fx.Node) -> Any:
-        module = self._module(node)
-        return node.target if module is None else type(module)
+    def _operation(self, node: fx.Node) -> Operation:
+        """What the table knows of a node. Hooks wait for a plain call: nothing is known then."""
+        module = called(node, self.root)
+        return UNKNOWN if module is not None and hooked(module) else operation(node, module)
 
     def _lone_relu(self, node: fx.Node) -> fx.Node | None:
-        """The ReLU behind a node that nothing else reads, to be computed with it."""
-        if len(node.users) != 1 or self._calls(node) > 1:
+        """The ReLU behind a layer that nothing else reads, to be computed with it.
+
+        A layer that is called twice takes none in: it may stand behind one of the calls only.
+        """
+        if len(node.users) != 1 or self.calls[node.target] > 1:
             return None
         (user,) = node.users
-        return user if self._kind(user) in RELUS else None
-
-    def _calls(self, node: fx.Node) -> int:
-        """How often the network calls this node's module: a shared one fuses nothing."""
-        return sum(
-            n.op == "call_module" and n.target == node.target for n in self.traced.graph.nodes
-        )
+        return user if self._operation(user).name == "relu" else None
 
     def _shape(self, node: Any) -> tuple[int, ...]:
-        return tuple(node.meta["shape"]) if "shape" in node.meta else ()
-
-    def _rank(self, node: Any) -> int:
-        return len(self._shape(node)) if isinstance(node, fx.Node) else 0
+        return tuple(node.meta.get("shape", ())) if isinstance(node, fx.Node) else ()

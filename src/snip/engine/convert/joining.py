@@ -15,7 +15,7 @@ from snip.engine.layers.recurrent import SparseRecurrent
 
 
 def join_chains(graph: fx.Graph) -> None:
-    """Linear layers of which each is read by the next alone become one call."""
+    """Make one call of linear layers each of which only the next one reads."""
     for node in list(graph.nodes):
         if node.target != "on_columns":
             continue
@@ -28,7 +28,7 @@ def join_chains(graph: fx.Graph) -> None:
 
 
 def join_norms(graph: fx.Graph, root: nn.Module) -> None:
-    """A convolution that only a batch norm reads becomes one call with it."""
+    """Make one call of a batch norm and the convolution that only it reads."""
     for node in list(graph.nodes):
         if node.target != "on_blocks" or not isinstance(_owner(node, root), BlockNorm2d):
             continue
@@ -42,7 +42,7 @@ def join_norms(graph: fx.Graph, root: nn.Module) -> None:
 
 
 def join_steps(graph: fx.Graph, root: nn.Module) -> None:
-    """Around a recurrent layer: what a linear layer hands it, and what is read of it."""
+    """Spare conversions around recurrent layers, before them and of what is read of them."""
     for node in list(graph.nodes):
         if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
             continue
@@ -52,7 +52,7 @@ def join_steps(graph: fx.Graph, root: nn.Module) -> None:
 
 
 def _join_source(graph: fx.Graph, root: nn.Module, node: fx.Node) -> None:
-    """A linear layer that only this layer reads leaves its outputs as this one wants them."""
+    """Let a linear layer that only this recurrent layer reads write the layout that it reads."""
     source: Any = node.args[0]
     if source.op != "call_module" or len(source.users) > 1:
         return
@@ -65,9 +65,9 @@ def _join_source(graph: fx.Graph, root: nn.Module, node: fx.Node) -> None:
 
 
 def _join_last_output(graph: fx.Graph, root: nn.Module, node: fx.Node) -> None:
-    """Where only the last output is read, rnn(x)[0][:, -1], the layer gives just that.
+    """Where only the last output is read, rnn(x)[0][:, -1], compute just that.
 
-    Otherwise the gradient of all the outputs would be made, zeros but for the last.
+    Otherwise the backward pass would make the gradient of all outputs: zeros, but for the last.
     """
     for unread in [user for user in node.users if not user.users and _picks(user, 1)]:
         graph.erase_node(unread)
@@ -87,11 +87,12 @@ def _join_last_output(graph: fx.Graph, root: nn.Module, node: fx.Node) -> None:
 
 
 def _picks(node: fx.Node, index: Any) -> bool:
+    """Whether a node is x[index]."""
     return node.target is operator.getitem and node.args[1] == index
 
 
 def drop_unused(graph: fx.Graph) -> None:
-    """Batch sizes and modules that nobody asked for in the end."""
+    """Remove batch sizes and modules that nothing reads after all."""
     for node in reversed(list(graph.nodes)):
         if not node.users and (node.target is batch_size or node.op == "get_attr"):
             graph.erase_node(node)
@@ -100,7 +101,7 @@ def drop_unused(graph: fx.Graph) -> None:
 def _replace(
     graph: fx.Graph, node: fx.Node, before: fx.Node, function: Any, args: tuple[Any, ...]
 ) -> None:
-    """One call in the place of a node and the one before it."""
+    """Put one call in the place of a node and the one before it."""
     with graph.inserting_before(node):
         joined = graph.call_function(function, args)
     node.replace_all_uses_with(joined)

@@ -25,6 +25,7 @@ from snip.engine.layers.conv import SparseConv2d
 from snip.engine.layers.layouts import from_blocks, to_blocks
 from snip.engine.layers.linear import SparseLinear
 from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD
+from snip.tracing.forward import Traced
 
 ROUNDS = 3
 # A linear layer of fewer weights costs less than timing it would, and a dense one among sparse ones
@@ -37,17 +38,13 @@ BLOCKS, PLAIN = "blocks", "plain"  # the two ends of the cut
 Ways = dict[str, str]
 
 
-def fastest_ways(
-    traced: fx.GraphModule, root: nn.Module, timings: Timings, *, training: bool
-) -> Ways:
+def fastest_ways(traced: Traced, root: nn.Module, timings: Timings, *, training: bool) -> Ways:
     """How each layer runs that is not to run sparse, by its name."""
     with torch.set_grad_enabled(training):
         return _fastest_ways(traced, root, timings, training)
 
 
-def _fastest_ways(
-    traced: fx.GraphModule, root: nn.Module, timings: Timings, training: bool
-) -> Ways:
+def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: bool) -> Ways:
     nodes = [n for n in traced.graph.nodes if n.op == "call_module" and "shape" in n.meta]
     layers = [(n, root.get_submodule(str(n.target))) for n in nodes]
     chosen: Ways = {}
@@ -72,7 +69,7 @@ def _fastest_ways(
     return chosen | {name: DENSE for node, name in convolutions if node in plain}
 
 
-def _add_borders(graph: nx.DiGraph, traced: fx.GraphModule, timings: Timings) -> None:
+def _add_borders(graph: nx.DiGraph, traced: Traced, timings: Timings) -> None:
     """Add what a change of layout between neighbours costs, in both directions."""
     for node in traced.graph.nodes:
         shape = node.meta.get("shape", ())

@@ -2,8 +2,8 @@
 
 Stages: `follow` runs the model once and notes which units flow where, `needs` decides which of
 them stay, `constants` folds what removed units contribute, `surgery` cuts the layers.
-To teach it another operation: a rule in elementwise.py, shapes.py or layers.py, and a row in
-table.py. An operation without a rule keeps whatever flows into it.
+Each kind of operation (`tracing.kinds`) has a rule, in positions.py, shapes.py, layers.py or
+recurrent.py; `follow` lists them. An operation without a rule keeps whatever flows into it.
 """
 
 from snip.export.shrink.report import LayerChange, ShrinkReport

@@ -9,19 +9,23 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
+from snip.export.shrink.flow import Flow
+from snip.export.shrink.ledger import Layer, Ledger
 from snip.export.shrink.needs import Needs
-from snip.export.shrink.network import Layer, Network
 
 Tensor = torch.Tensor
 
 
-def contributions(network: Network, needs: Needs) -> dict[str, Tensor]:
+def contributions(ledger: Ledger, needs: Needs) -> dict[str, Tensor]:
     """Name of a bias -> what removed units add to each of its entries, where it is not zero."""
     found = {}
-    for layer in network.layers:
-        delta = _delta(layer, needs)
-        if delta is not None and delta.any():
-            found[f"{layer.name}.{_bias_key(layer.module)}"] = delta
+    for layer in ledger.layers:
+        if layer.source is None or getattr(layer.module, "groups", 1) > 1:
+            continue
+        delta = _delta(layer, layer.source, needs)
+        if delta.any():
+            key = "bias_ih_l0" if isinstance(layer.module, nn.RNNBase) else "bias"
+            found[f"{layer.name}.{key}"] = delta
     return found
 
 
@@ -43,30 +47,18 @@ def fold(model: nn.Module, deltas: Mapping[str, Tensor]) -> list[str]:
 def add_bias(module: Any) -> None:
     """Give a layer without bias one of zeros."""
     outputs = module.weight.shape[1 if isinstance(module, _ConvTransposeNd) else 0]
-    module.bias = nn.Parameter(
-        module.weight.new_zeros(outputs), requires_grad=module.weight.requires_grad
-    )
+    zeros = module.weight.new_zeros(outputs)
+    module.bias = nn.Parameter(zeros, requires_grad=module.weight.requires_grad)
 
 
-def _delta(layer: Layer, needs: Needs) -> Tensor | None:
-    source = layer.source
-    if source is None or getattr(layer.module, "groups", 1) > 1:
-        return None
-    gone = source.constant & source.uniform & ~needs.of(source.units) & (source.value != 0)
-    weight = _matrix(layer.module)
-    delta = weight[:, gone] @ source.value[gone]
+def _delta(layer: Layer, source: Flow, needs: Needs) -> Tensor:
+    """What the units that go add to each row of a layer that stays."""
+    module: Any = layer.module
+    weight: Any = module.weight_ih_l0 if isinstance(module, nn.RNNBase) else module.weight
+    matrix: Tensor = weight.detach().cpu().double()
+    matrix = matrix.transpose(0, 1) if isinstance(module, _ConvTransposeNd) else matrix
+    # A uniform input is multiplied by the sum over a kernel's positions.
+    matrix = matrix.flatten(2).sum(2) if matrix.ndim > 2 else matrix
+    gone = source.even & ~needs.of(source.units)
     rows = needs.of(layer.result.units)
-    return delta * rows.repeat(len(delta) // len(rows))
-
-
-def _matrix(module: Any) -> Tensor:
-    """[rows, columns]: what a uniform input is multiplied by."""
-    own: Any = module.weight_ih_l0 if isinstance(module, nn.RNNBase) else module.weight
-    weight: Tensor = own.detach().cpu().double()
-    if isinstance(module, _ConvTransposeNd):
-        weight = weight.transpose(0, 1)
-    return weight.flatten(2).sum(2) if weight.ndim > 2 else weight
-
-
-def _bias_key(module: nn.Module) -> str:
-    return "bias_ih_l0" if isinstance(module, nn.RNNBase) else "bias"
+    return (matrix[:, gone] @ source.value[gone]) * rows.repeat(len(matrix) // len(rows))

@@ -6,13 +6,14 @@ brings together share an identity: they can only be removed together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 Tensor = torch.Tensor
+ENTRIES = ("units", "constant", "uniform", "settled", "blocked", "value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +29,19 @@ class Flow:
     value: Tensor  # of a uniform constant, in double precision
 
     @property
+    def even(self) -> Tensor:
+        """True where the value is one known number, everywhere and for every sample."""
+        return self.constant & self.uniform
+
+    @property
     def zero(self) -> Tensor:
-        """True where the value is always and everywhere zero."""
-        return self.constant & self.uniform & (self.value == 0)
+        """True where that number is zero."""
+        return self.even & (self.value == 0)
+
+    @property
+    def spare(self) -> Tensor:
+        """True where the value is a zero that training leaves alone."""
+        return self.zero & self.settled & self.blocked
 
     def through(self, out: Tensor, axis: int | None = None, **changes: Any) -> Flow:
         """The same units after an operation that gave `out`."""
@@ -43,11 +54,7 @@ class Flow:
 
     def unknown(self) -> Flow:
         """The same units with nothing known about their values."""
-        nothing = torch.zeros_like(self.constant)
-        return replace(self, constant=nothing, uniform=nothing, settled=nothing, blocked=nothing)
-
-
-ENTRIES = ("units", "constant", "uniform", "settled", "blocked", "value")
+        return live_flow(self.units, self.axis)
 
 
 def side_by_side(flows: Sequence[Flow]) -> Flow:
@@ -59,8 +66,7 @@ def side_by_side(flows: Sequence[Flow]) -> Flow:
 def live_flow(units: Tensor, axis: int) -> Flow:
     """Units that all depend on the input."""
     nothing = torch.zeros(len(units), dtype=torch.bool)
-    value = torch.zeros(len(units), dtype=torch.float64)
-    return Flow(axis, units, nothing, nothing, nothing, nothing, value)
+    return Flow(axis, units, nothing, nothing, nothing, nothing, torch.zeros(len(units)).double())
 
 
 def along(out: Tensor, axis: int) -> Tensor:
@@ -82,14 +88,9 @@ class Identities:
         return torch.arange(start, start + count)
 
     def unite(self, first: Tensor, second: Tensor) -> None:
-        """Make one of each pair."""
+        """Make the two units of each pair one."""
         for a, b in zip(first.tolist(), second.tolist(), strict=True):
             self._parent[self._find(b)] = self._find(a)
-
-    def unite_all(self, units: Iterable[Tensor]) -> None:
-        """Make one of them all."""
-        together = torch.cat(list(units))
-        self.unite(together[:1].expand(len(together) - 1), together[1:])
 
     def roots(self) -> Tensor:
         """The final identity of every unit."""

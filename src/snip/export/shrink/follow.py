@@ -2,96 +2,82 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from snip.anatomy.calling import arguments
 from snip.anatomy.hooks import hooked
 from snip.anatomy.parameters import parameter_owners
-from snip.common.errors import InputError
+from snip.common.errors import InputError, first_line
+from snip.export.shrink import layers, positions, recurrent, shapes
 from snip.export.shrink.flow import Flow
-from snip.export.shrink.network import Network
-from snip.export.shrink.step import Flows, Step, opaque
-from snip.export.shrink.table import rule_of
+from snip.export.shrink.ledger import NOTHING, Flows, Ledger, Step
+from snip.tracing.forward import Run, Traced, called, copied
+from snip.tracing.kinds import Kind
+from snip.tracing.operations import operation
+
+LAYERS: dict[Kind, Callable[[Step], Flows]] = {  # as modules: a function's weights are not cut
+    Kind.LINEAR: layers.weighted,
+    Kind.CONVOLUTION: layers.weighted,
+    Kind.TRANSPOSED_CONVOLUTION: layers.weighted,
+    Kind.BATCH_NORM: layers.batch_norm,
+    Kind.RECURRENT: recurrent.recurrent,
+}
+OF_SEVERAL: dict[Kind, Callable[[Step], Flows]] = {
+    **dict.fromkeys((Kind.SUM, Kind.PRODUCT, Kind.QUOTIENT, Kind.POWER), positions.joined),
+    Kind.CONCATENATE: shapes.concatenate,
+    Kind.ITEM: shapes.item,
+    Kind.SIZE: shapes.size,
+    Kind.ATTRIBUTE: shapes.attribute,
+    Kind.QUESTION: lambda step: NOTHING,
+}
+_POOLS = (
+    *(Kind.MAX_POOL, Kind.AVERAGE_POOL),
+    *(Kind.ADAPTIVE_AVERAGE_POOL, Kind.ADAPTIVE_MAX_POOL),
+)
+_MOVES = (Kind.MEAN, Kind.EXTREME, Kind.TOTAL, Kind.FLATTEN, Kind.VIEW, Kind.MOVE)
+OF_ONE: dict[Kind, Callable[[Step, Flow], Flow | None]] = {
+    **dict.fromkeys((Kind.POINTWISE, Kind.CAST, Kind.SAME), positions.through),
+    **dict.fromkeys(_POOLS, positions.pool),
+    **dict.fromkeys(_MOVES, shapes.moved),
+    Kind.RECTIFIER: positions.rectifier,
+    Kind.DROPOUT: positions.dropout,
+    Kind.PRELU: positions.prelu,
+    Kind.PAD: positions.pad,
+    Kind.UPSAMPLE: positions.upsample,
+}
 
 
-@dataclass(frozen=True)
-class Traced:
-    """The graph of a model's forward for the arguments of one call."""
-
-    graph: fx.Graph
-    values: tuple[Any, ...]  # one per placeholder
-
-
-def trace(model: nn.Module, inputs: Any) -> Traced:
-    """The model's operations, in its present mode; refuses what torch.fx cannot follow."""
-    args, kwargs = arguments(model, inputs)
-    try:
-        bound = inspect.signature(model.forward).bind(*args, **kwargs)
-        given = set(bound.arguments)
-        bound.apply_defaults()
-        # What was not given, or is no tensor, is part of the graph: `if mask is None` and the like.
-        fixed = {
-            name: value
-            for name, value in bound.arguments.items()
-            if name not in given or not isinstance(value, (torch.Tensor, tuple, list, dict))
-        }
-        graph = fx.Tracer().trace(model, concrete_args=fixed or None)
-    except Exception as error:  # a user's forward may do anything at all
-        first_line = (str(error).strip() or "no message").splitlines()[0]
-        raise InputError(
-            f"{type(model).__name__} cannot be shrunk: torch.fx cannot follow its forward "
-            f"({type(error).__name__}: {first_line}). Take decisions that depend on data out of "
-            "the forward, or shrink the part of the model without them."
-        ) from error
-    return Traced(graph, tuple(bound.arguments.values()))
-
-
-def follow(model: nn.Module, traced: Traced, held: Mapping[str, Any], *, strict: bool) -> Network:
+def follow(model: nn.Module, traced: Traced, held: Mapping[str, Any], *, strict: bool) -> Ledger:
     """What a run of the traced model tells about its units."""
-    network = Network(held, strict)
-    follower = _Follower(model, traced.graph, network)
+    ledger = Ledger(held, strict)
     with torch.no_grad():
-        follower.run(*copied(traced.values))
-    return network
+        _Follower(model, traced, ledger).run(*copied(traced.values))
+    return ledger
 
 
-def copied(value: Any) -> Any:
-    """A structure with its tensors cloned: a forward may write into its input."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if type(value) in (tuple, list):
-        return type(value)(copied(part) for part in value)
-    if isinstance(value, Mapping):
-        return {key: copied(part) for key, part in value.items()}
-    return value
-
-
-class _Follower(fx.Interpreter):
+class _Follower(Run):
     """Runs the graph, and after each operation its rule."""
 
-    def __init__(self, model: nn.Module, graph: fx.Graph, network: Network) -> None:
-        super().__init__(model, graph=graph)
-        self.extra_traceback = False  # an error is told as it is
-        self.network = network
+    def __init__(self, model: nn.Module, traced: Traced, ledger: Ledger) -> None:
+        super().__init__(model, traced)
+        self.model, self.ledger = model, ledger
         self.flows: dict[fx.Node, Flows] = {}
-        self.shared = set(_shared_modules(model, graph))
+        self.shared = set(_shared_modules(model, traced.graph))
 
     def run_node(self, n: fx.Node) -> Any:
+        """Run one node and follow its rule."""
         versions = {node: _version(self.env.get(node)) for node in n.all_input_nodes}
         try:
             out = super().run_node(n)
-        except Exception as error:
-            first_line = (str(error).strip() or "no message").splitlines()[0]
-            raise InputError(f"the model does not run on this batch: {first_line}") from error
-        module = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
-        step = Step(n, module, self.env, self.flows, out, self.network)
+        except Exception as error:  # a user's forward may do anything at all
+            message = f"the model does not run on this batch: {first_line(error)}"
+            raise InputError(message) from error
+        module = called(n, self.model)
+        step = Step(n, module, operation(n, module), self.env, self.flows, out, self.ledger)
         self.flows[n] = self._flows(step)
         for node, version in versions.items():
             if version != _version(self.env.get(node)):
@@ -99,17 +85,17 @@ class _Follower(fx.Interpreter):
         return out
 
     def _flows(self, step: Step) -> Flows:
-        node, module = step.node, step.module
-        if module is not None:
-            ordinary = node.target not in self.shared and not hooked(module)
-            return rule_of(node, module)(step) if ordinary else opaque(step)
-        try:
-            found = rule_of(node, None)(step)
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError):
-            # Arguments written in a way that the rule does not know.
-            return opaque(step)
-        fits = not isinstance(found, Flow) or step.out.shape[found.axis] == len(found.units)
-        return found if fits else opaque(step)
+        """What flows on; None after everything that flowed in has been kept."""
+        module = step.module
+        usable = module is None or not (step.node.target in self.shared or hooked(module))
+        found = None
+        if usable and module is not None and step.operation.kind in LAYERS:
+            found = LAYERS[step.operation.kind](step)
+        elif usable:
+            found = _by_rule(step)
+        if found is None:
+            step.keep_all()
+        return found
 
     def _forget_aliases(self, written: torch.Tensor) -> None:
         """After a write in place, other names of that memory hold other values than noted."""
@@ -117,21 +103,34 @@ class _Follower(fx.Interpreter):
             self.flows[node] = _forgotten(self.flows.get(node), value, written)
 
 
+def _by_rule(step: Step) -> Flows:
+    kind, flow = step.operation.kind, step.flow_of(step.input)
+    try:
+        if kind in OF_SEVERAL:
+            found = OF_SEVERAL[kind](step)
+        elif kind in OF_ONE and flow is not None and isinstance(step.out, torch.Tensor):
+            found = OF_ONE[kind](step, flow)
+        else:
+            return None
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, RuntimeError):
+        return None  # arguments written in a way that the rule does not know
+    fits = not isinstance(found, Flow) or step.out.shape[found.axis] == len(found.units)
+    return found if fits else None
+
+
 def _forgotten(flows: Flows, value: Any, written: torch.Tensor) -> Flows:
     if isinstance(flows, tuple):
         pairs = zip(flows, value, strict=True)
         return tuple(_forgotten(flow, part, written) for flow, part in pairs)
-    if isinstance(flows, Flow) and _alias(value, written):
-        return flows.unknown()
-    return flows
+    if not isinstance(flows, Flow):
+        return flows
+    shares = value.untyped_storage().data_ptr() == written.untyped_storage().data_ptr()
+    return flows.unknown() if shares else flows
 
 
 def _version(value: Any) -> int | None:
+    """How often a tensor has been written to."""
     return value._version if isinstance(value, torch.Tensor) else None
-
-
-def _alias(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 def _shared_modules(model: nn.Module, graph: fx.Graph) -> Iterator[str]:

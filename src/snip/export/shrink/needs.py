@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from snip.export.shrink.network import Network, Reader
+from snip.export.shrink.ledger import Ledger, Reader
 
 Tensor = torch.Tensor
+
+LAST = "the last unit of its layer"
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,49 +27,44 @@ class Needs:
         return self.needed[self.roots[units]]
 
 
-LAST = "the last unit of its layer"
-
-
-def needed_units(network: Network, *, fold: bool) -> Needs:
+def needed_units(ledger: Ledger, *, fold: bool) -> Needs:
     """The fewest units that must stay. Without `fold`, also those whose constant may train."""
-    roots = network.units.roots()
+    roots = ledger.units.roots()
     pinned: dict[int, str] = {}
-    for unit, reason in network.pinned.items():
+    for unit, reason in ledger.pinned.items():
         pinned.setdefault(int(roots[unit]), reason)
     while True:
-        needs = _solved(network, roots, pinned, fold=fold)
-        empty = [
-            layer
-            for layer in network.layers
-            if layer.makes_units and not needs.of(layer.result.units).any()
-        ]
+        needs = Needs(roots, _solved(ledger, roots, list(pinned), fold=fold), pinned, fold)
+        made = [layer.result for layer in ledger.layers if layer.makes_units]
+        empty = [result for result in made if not needs.of(result.units).any()]
         if not empty:
             return needs
-        # PyTorch has no layers without units; a constant one draws nothing else with it.
-        result = empty[-1].result
+        # PyTorch has no layers without units: one stays, best a constant, which needs no others.
+        result = empty[-1]
         pinned[int(roots[result.units[int(result.constant.int().argmax())]])] = LAST
 
 
-def _solved(network: Network, roots: Tensor, pinned: dict[int, str], *, fold: bool) -> Needs:
+def _solved(ledger: Ledger, roots: Tensor, pinned: list[int], *, fold: bool) -> Tensor:
+    """What is pinned and all that it reads, directly or through others."""
     needed = torch.zeros(len(roots), dtype=torch.bool)
-    needed[list(pinned)] = True
+    needed[pinned] = True
     moving = torch.zeros_like(needed)  # constants that change once training begins
     while True:
         before = needed.sum() + moving.sum()
-        for reader in reversed(network.readers):
+        for reader in reversed(ledger.readers):
             _propagate(reader, roots, needed, moving, fold=fold)
         if needed.sum() + moving.sum() == before:
-            return Needs(roots, needed, pinned, fold)
+            return needed
 
 
 def _propagate(
     reader: Reader, roots: Tensor, needed: Tensor, moving: Tensor, *, fold: bool
 ) -> None:
     rows, columns = roots[reader.rows], roots[reader.source.units]
-    exempt = reader.foldable if fold else reader.spare & ~moving[columns]
+    exempt = reader.foldable if fold else reader.source.spare & ~moving[columns]
     read = reader.live[needed[rows]].any(0)
     needed[columns[read & ~exempt]] = True
     if not fold:
-        # A constant is only as steady as what it is made of.
+        # A constant changes in training as soon as one of those that it is made of does.
         unsteady = (reader.live & (needed | moving)[columns]).any(1)
         moving[rows[reader.constant_rows & unsteady]] = True

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from snip.export.shrink.ledger import Layer, Ledger
 from snip.export.shrink.needs import Needs
-from snip.export.shrink.network import Layer, Network
+from snip.export.shrink.surgery import widths
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,10 @@ class ShrinkReport:
         return "\n".join([*lines, *self.notes])
 
 
-def layer_changes(network: Network, needs: Needs) -> tuple[LayerChange, ...]:
+def layer_changes(ledger: Ledger, needs: Needs) -> tuple[LayerChange, ...]:
     """One entry per layer that makes units, in the order of the forward pass."""
-    reasons = _reasons(network, needs)
-    return tuple(_change(layer, needs, reasons) for layer in network.layers if layer.makes_units)
+    reasons = _reasons(ledger, needs)
+    return tuple(_change(layer, needs, reasons) for layer in ledger.layers if layer.makes_units)
 
 
 def _change(layer: Layer, needs: Needs, reasons: dict[int, str]) -> LayerChange:
@@ -69,39 +70,29 @@ def _change(layer: Layer, needs: Needs, reasons: dict[int, str]) -> LayerChange:
     stays = needs.of(units)
     roots = needs.roots[units[stays & layer.result.constant]]
     kept = Counter(reasons.get(root, "a live unit is added to it") for root in roots.tolist())
-    inputs = _input_count(layer), _input_count(layer)
-    if layer.source is not None:
-        inputs = len(layer.source.units), int(needs.of(layer.source.units).sum())
+    reads = widths(layer.module)[0]
+    left = reads if layer.source is None else int(needs.of(layer.source.units).sum())
     return LayerChange(
         layer.name,
         type(layer.module).__name__,
-        inputs,
+        (reads, left),
         (len(units), int(stays.sum())),
         tuple(kept.items()),
     )
 
 
-def _reasons(network: Network, needs: Needs) -> dict[int, str]:
+def _reasons(ledger: Ledger, needs: Needs) -> dict[int, str]:
     """Why a constant stays, by its identity."""
     reasons = dict(needs.pinned)
-    for reader in network.readers:
+    for reader in ledger.readers:
         source = reader.source
         read = reader.live[needs.of(reader.rows)].any(0) & source.constant & needs.of(source.units)
-        spared = reader.foldable if needs.fold else torch.zeros_like(read)
-        for column in torch.nonzero(read & ~spared).flatten().tolist():
-            lasting = "where training would change it"
-            why = lasting if reader.foldable[column] else f"which {reader.refusal}"
+        for column in torch.nonzero(read & ~(reader.foldable & needs.fold)).flatten().tolist():
+            trains = "where training would change it"
+            why = trains if reader.foldable[column] else f"which {reader.refusal}"
             root = int(needs.roots[source.units[column]])
             reasons.setdefault(root, f"read by {reader.name!r}, {why}")
     return reasons
-
-
-def _input_count(layer: Layer) -> int:
-    module = layer.module
-    for name in ("in_features", "in_channels", "input_size"):
-        if hasattr(module, name):
-            return int(getattr(module, name))
-    return len(layer.result.units)
 
 
 def _arrow(pair: tuple[int, int]) -> str:

@@ -2,217 +2,111 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import torch
-from torch import fx
 
 from snip.export.shrink.flow import Flow, live_flow, side_by_side
-from snip.export.shrink.step import Rule, Step, opaque
+from snip.export.shrink.ledger import NOTHING, Flows, Step
+from snip.tracing.arguments import given
+from snip.tracing.kinds import Kind
+from snip.tracing.operations import operation
 
 Tensor = torch.Tensor
 
 
-def flatten_module(step: Step) -> Flow | None:
-    return _flattened(step, step.module.start_dim, step.module.end_dim)
+def moved(step: Step, flow: Flow) -> Flow | None:
+    """Where the units are after a view, a transpose, a slice or a mean over positions.
 
-
-def flatten(step: Step) -> Flow | None:
-    """x.flatten(start, end)."""
-    return _flattened(step, step.given(1, "start_dim", 0), step.given(2, "end_dim", -1))
-
-
-def view(step: Step) -> Flow | None:
-    """Only as a flatten with -1 for what is flattened: a written size would not shrink along."""
-    flow, sizes = step.flow, _listed(step, 1, "shape")
-    if flow is None:
+    The operation itself tells: it runs on the units' numbers. It must do so for any choice of
+    units alike, or a size written out, or a unit chosen by its index, would not survive a cut.
+    """
+    units = torch.arange(len(flow.units) + 1)
+    grown, cut, alone = (_numbered(step, flow.axis, some) for some in (units, units[1:], units[:1]))
+    if not grown.ndim == cut.ndim == alone.ndim:
         return None
-    before, out = step.before, step.out
-    same = out.ndim == flow.axis + 1 and out.shape[:-1] == before.shape[: flow.axis]
-    # A -1 before the last would be found from the last, which is then written out.
-    if not same or not sizes or not isinstance(sizes[-1], int) or sizes[-1] != -1:
-        return opaque(step)
-    return _flattened(step, flow.axis, -1)
-
-
-def reduce_positions(*, scales: bool) -> Rule:
-    """mean, amax, amin; and sum, which `scales` with the number of positions."""
-
-    def rule(step: Step) -> Flow | None:
-        flow, dims = step.flow, step.given(1, "dim")
-        if flow is None:
+    longer = [dim for dim in range(grown.ndim) if grown.shape[dim] > cut.shape[dim]]
+    if len(longer) != 1:
+        return None
+    (axis,) = longer
+    numbers = grown.movedim(axis, 0).flatten(1)[:, 0]
+    if not (grown.movedim(axis, -1) == numbers).all():
+        return None
+    for some, kept in ((cut, numbers > 0), (alone, numbers == 0)):
+        if not torch.equal(grown.movedim(axis, 0)[kept], some.movedim(axis, 0)):
             return None
-        dims = [dims] if isinstance(dims, int) else dims
-        if not dims or not all(isinstance(dim, int) for dim in dims):
-            return opaque(step)
-        gone = {step.dimension(dim) for dim in dims}
-        if flow.axis in gone or not isinstance(step.out, Tensor):
-            return opaque(step)
-        keepdim = step.given(2, "keepdim", False)
-        axis = flow.axis if keepdim else flow.axis - sum(dim < flow.axis for dim in gone)
-        # What is not uniform would depend on the size of the image.
-        lasting = flow.zero if scales else flow.constant & flow.uniform
-        return flow.through(step.out, axis, constant=lasting)
-
-    return rule
-
-
-def squeeze(step: Step) -> Flow | None:
-    """Only with named dimensions: a lone unit must not be squeezed away."""
-    flow, dims = step.flow, step.given(1, "dim")
-    if flow is None:
-        return None
-    gone = {step.dimension(dim) for dim in ([dims] if isinstance(dims, int) else dims or ())}
-    if not gone or flow.axis in gone:
-        return opaque(step)
-    gone = {dim for dim in gone if step.before.shape[dim] == 1}
-    return _moved(step, flow, flow.axis - sum(dim < flow.axis for dim in gone))
-
-
-def unsqueeze(step: Step) -> Flow | None:
-    flow = step.flow
-    if flow is None:
-        return None
-    new = step.given(1, "dim") % step.out.ndim
-    return _moved(step, flow, flow.axis + (new <= flow.axis))
-
-
-def transpose(step: Step) -> Flow | None:
-    flow = step.flow
-    if flow is None:
-        return None
-    a, b = (step.dimension(step.given(i, f"dim{i - 1}")) for i in (1, 2))
-    return _moved(step, flow, {a: b, b: a}.get(flow.axis, flow.axis))
-
-
-def permute(step: Step) -> Flow | None:
-    flow = step.flow
-    if flow is None:
-        return None
-    order = [step.dimension(dim) for dim in _listed(step, 1, "dims")]
-    return _moved(step, flow, order.index(flow.axis))
+    return _known(
+        step, flow.mapped(lambda entry: entry[numbers[numbers < len(entry)].long()]), axis
+    )
 
 
 def concatenate(step: Step) -> Flow | None:
     """Along the units; parts that cannot be cut stay whole."""
-    parts = step.given(0, "tensors")
+    parts, axis = given(step.node, 0, "tensors"), given(step.node, 1, "dim", 0) % step.out.ndim
     flows = [step.flow_of(part) for part in parts]
     known = [flow for flow in flows if flow is not None]
-    if not known:
+    if not known or any(flow.axis != axis for flow in known):
         return None
-    axis = step.given(1, "dim", 0) % step.out.ndim
-    if any(flow.axis != axis for flow in known):
-        return opaque(step)
     whole = [
-        _fixed(step, step.values[part].shape[axis], axis) if flow is None else flow
+        _uncut(step, step.values[part].shape[axis], axis) if flow is None else flow
         for part, flow in zip(parts, flows, strict=True)
     ]
     return side_by_side(whole)
 
 
-def getitem(step: Step) -> Any:
-    """An item of a tuple, or integers and slices of dimensions other than the units'."""
-    found, index = step.flows.get(step.input), step.given(1, "index")
+def item(step: Step) -> Flows:
+    """An item of a tuple, or a part of a tensor."""
+    found, index = step.flows.get(step.input), given(step.node, 1, "index")
     if isinstance(found, tuple):
-        return found[index] if isinstance(index, int) else opaque(step)
-    if found is None or not isinstance(step.before, Tensor):
-        return None
-    axis = _axis_after(found.axis, index if isinstance(index, tuple) else (index,), step)
-    return opaque(step) if axis is None else _moved(step, found, axis)
+        return found[index] if found and isinstance(index, int) else None
+    return None if found is None else moved(step, found)
 
 
-def size(step: Step) -> Flow | None:
-    """x.size(): nobody may compute with the number of units."""
-    dim = step.given(1, "dim")
-    if dim is None:
-        return _shape(step)
-    if step.flow is not None and (
-        not isinstance(dim, int) or step.dimension(dim) == step.flow.axis
-    ):
-        return opaque(step)
-    return None
-
-
-def attribute(step: Step) -> Flow | None:
-    """getattr(x, name)."""
-    name = step.given(1, "name")
-    if name == "shape":
-        return _shape(step)
-    return None if name in ("ndim", "dtype", "device") else opaque(step)
-
-
-def nothing(step: Step) -> Flow | None:
-    """A question whose answer does not depend on the number of units."""
-    return None
-
-
-def _shape(step: Step) -> Flow | None:
-    asked = [user for user in step.node.users if user.users]
-    dims = [user.args[1] if _is_getitem(user) else None for user in asked]
-    flow = step.flow
-    if flow is not None and not all(
-        isinstance(dim, int) and step.dimension(dim) != flow.axis for dim in dims
-    ):
-        return opaque(step)
-    return None
-
-
-def _is_getitem(node: fx.Node) -> bool:
-    return getattr(node.target, "__name__", None) == "getitem"
-
-
-def _flattened(step: Step, start: int, end: int) -> Flow | None:
-    flow = step.flow
+def size(step: Step) -> Flows:
+    """x.size(), x.size(dim), x.shape: nobody may compute with the number of units."""
+    flow, dim = step.flow_of(step.input), given(step.node, 1, "dim")
+    asked = [dim]
+    if not isinstance(dim, int):  # the whole shape, of which each reader may take an item
+        readers = [user for user in step.node.users if user.users]
+        items = [operation(user, None).kind is Kind.ITEM for user in readers]
+        asked = [u.args[1] if takes else None for u, takes in zip(readers, items, strict=True)]
     if flow is None:
-        return None
-    start, end, axis = step.dimension(start), step.dimension(end), flow.axis
-    if end < axis:
-        return _moved(step, flow, axis - (end - start))
-    if start > axis:
-        return flow.through(step.out)
-    if start < axis:
-        return opaque(step)
-    each = math.prod(step.before.shape[axis + 1 : end + 1])
-    flow = flow.mapped(lambda entries: entries.repeat_interleave(each))
-    # [batch, features]: every feature has one position, and the next layer fixes their number.
-    alone = step.out.ndim == 2 and axis == 1
-    uniform = flow.constant if alone else flow.uniform
-    return flow.through(step.out, uniform=uniform)
+        return NOTHING
+    rank = step.before.ndim
+    others = all(isinstance(dim, int) and dim % rank != flow.axis for dim in asked)
+    return NOTHING if others else None
 
 
-def _moved(step: Step, flow: Flow, axis: int) -> Flow:
-    """Positions may now lie along any dimension, so only what is uniform stays known."""
-    return flow.through(step.out, axis, constant=flow.constant & flow.uniform)
+def attribute(step: Step) -> Flows:
+    """x.shape, x.dtype and the like."""
+    name = given(step.node, 1, "name")
+    if name == "shape":
+        return size(step)
+    return NOTHING if name in ("ndim", "dtype", "device") else None
 
 
-def _axis_after(axis: int, index: tuple[Any, ...], step: Step) -> int | None:
-    """Where dimension `axis` is after indexing; None if the units themselves are chosen from."""
-    if not all(item is None or item is ... or isinstance(item, (int, slice)) for item in index):
-        return None
-    if ... in index:
-        at = index.index(...)
-        taken = sum(item is not None and item is not ... for item in index)
-        every = (slice(None),) * (step.before.ndim - taken)
-        index = (*index[:at], *every, *index[at + 1 :])
-    before = after = 0
-    for item in index:
-        if item is not None and before == axis:
-            return after if isinstance(item, slice) and item == slice(None) else None
-        before += item is not None
-        after += item is None or isinstance(item, slice)
-    return after + axis - before
+def _numbered(step: Step, axis: int, units: Tensor) -> Tensor:
+    """What the operation makes of a tensor like its input that holds the numbers of `units`."""
+    shape = list(step.before.shape)
+    shape[axis] = len(units)
+    numbers = units.double().view(-1, *[1] * (len(shape) - axis - 1)).expand(shape)
+    out: Tensor = step.again(numbers.clone())
+    # The sum of equal numbers is as many times as large as there are of them.
+    scale = out.numel() / numbers.numel() if step.operation.kind is Kind.TOTAL else 1
+    return out * scale
 
 
-def _fixed(step: Step, count: int, axis: int) -> Flow:
-    units = step.network.units.new(count)
-    step.network.pin(units, f"joined by {step.described} with a part that cannot be cut")
+def _known(step: Step, flow: Flow, axis: int) -> Flow:
+    """What is still known of constants that may differ between positions."""
+    constant, uniform, kind = flow.even, flow.uniform, step.operation.kind
+    if kind is Kind.TOTAL:  # it grows with the number of positions
+        constant = flow.zero
+    elif kind in (Kind.FLATTEN, Kind.VIEW) and axis == flow.axis:
+        constant = flow.constant
+        # [batch, features]: every feature has one position, and the next layer fixes their number.
+        uniform = flow.constant if step.out.ndim == 2 and axis == 1 else uniform
+    return flow.through(step.out, axis, constant=constant, uniform=uniform)
+
+
+def _uncut(step: Step, count: int, axis: int) -> Flow:
+    units = step.ledger.units.new(count)
+    step.ledger.pin(units, f"joined by {step.described} with a part that cannot be cut")
     return live_flow(units, axis)
-
-
-def _listed(step: Step, index: int, name: str) -> list[Any]:
-    """Sizes or dimensions, given as one sequence or one by one."""
-    first = step.given(index, name)
-    if isinstance(first, (tuple, list)):
-        return list(first)
-    return list(step.node.args[index:])

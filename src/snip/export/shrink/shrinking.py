@@ -15,12 +15,13 @@ from snip.anatomy.parameters import ordinary, unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
 from snip.export.shrink.constants import contributions, fold
-from snip.export.shrink.follow import Traced, copied, follow, trace
+from snip.export.shrink.follow import follow
+from snip.export.shrink.ledger import Layer, Ledger
 from snip.export.shrink.needs import Needs, needed_units
-from snip.export.shrink.network import Layer, Network
 from snip.export.shrink.report import ShrinkReport, layer_changes
 from snip.export.shrink.surgery import Cut, Plan, cut, sliced
-from snip.masks import Masks, holding
+from snip.masks import Masks, held_masks, holding
+from snip.tracing.forward import Traced, UntraceableError, copied, trace
 
 SHRUNK = "_snip_shrunk"  # on the root Module: its Shrunk
 
@@ -42,20 +43,22 @@ def shrink(model: nn.Module, batch: Any, *, fold: bool = True) -> nn.Module:
     that training goes on exactly as before, too. `shrink_report` tells what was done.
     """
     model = ordinary(model)
-    masks = _checked_masks(model)
+    masks = held_masks(model)
+    if masks is not None:
+        masks.check(model)
     small = copy.deepcopy(model)
     with undisturbed(model), torch.inference_mode(False):
-        traced = trace(model.eval(), batch)
-        network = follow(model, traced, masks or {}, strict=not fold)
-        needs = needed_units(network, fold=fold)
-        deltas = contributions(network, needs)
-        plan = _plan(network, needs, deltas)
+        traced = _traced(model.eval(), batch)
+        ledger = follow(model, traced, masks or {}, strict=not fold)
+        needs = needed_units(ledger, fold=fold)
+        deltas = contributions(ledger, needs)
+        plan = _plan(ledger, needs, deltas)
         _operate(small, plan, deltas, masks)
         _compare(model, small, batch)
         same_graph = _same_in_train_mode(model, traced, batch)
-    notes = tuple(_differences(network, needs, same_graph=same_graph))
+    notes = tuple(_differences(ledger, needs, same_graph=same_graph))
     report = ShrinkReport(
-        layer_changes(network, needs),
+        layer_changes(ledger, needs),
         parameters=(_count(model), _count(small)),
         folded=sum(int((delta != 0).sum()) for delta in deltas.values()),
         notes=notes,
@@ -78,18 +81,21 @@ def shrink_report(model: nn.Module) -> ShrinkReport:
     return found.report
 
 
-def _checked_masks(model: nn.Module) -> Masks | None:
-    found = holding.held(model)
-    if found is None:
-        return None
-    masks = Masks(*found)
-    masks.check(model)
-    return masks
+def _traced(model: nn.Module, batch: Any) -> Traced:
+    try:
+        return trace(model, batch)
+    except UntraceableError as error:
+        raise InputError(
+            f"{type(model).__name__} cannot be shrunk: torch.fx cannot follow its forward "
+            f"({error}). Take decisions that depend on data out of the forward, or shrink the part "
+            "of the model without them."
+        ) from error
 
 
-def _plan(network: Network, needs: Needs, deltas: Mapping[str, torch.Tensor]) -> Plan:
+def _plan(ledger: Ledger, needs: Needs, deltas: Mapping[str, torch.Tensor]) -> Plan:
+    """What stays of each layer that loses units or gets a bias."""
     cuts = {}
-    for layer in network.layers:
+    for layer in ledger.layers:
         new_bias = f"{layer.name}.bias" in deltas and layer.module.bias is None
         inputs = None if layer.source is None else _kept(needs, layer.source.units)
         found = Cut(inputs, _kept(needs, layer.result.units), new_bias)
@@ -99,6 +105,7 @@ def _plan(network: Network, needs: Needs, deltas: Mapping[str, torch.Tensor]) ->
 
 
 def _kept(needs: Needs, units: torch.Tensor) -> tuple[int, ...] | None:
+    """The indices of the units that stay; None if all do."""
     stays = needs.of(units)
     return None if bool(stays.all()) else tuple(torch.nonzero(stays).flatten().tolist())
 
@@ -106,14 +113,14 @@ def _kept(needs: Needs, units: torch.Tensor) -> tuple[int, ...] | None:
 def _operate(
     small: nn.Module, plan: Plan, deltas: Mapping[str, torch.Tensor], masks: Masks | None
 ) -> None:
-    """Fold and cut a copy; it then holds the masks of what is left."""
+    """Fold constants into a copy and cut it; it then holds the masks of what is left."""
     holding.release(small)
     made = fold(small, deltas)
-    smaller = {}
-    whole = dict(masks or {})
+    before = dict(masks or {})
     if masks is not None:
-        whole |= {name: deltas[name] != 0 for name in made}
-    for name, mask in whole.items():
+        before |= {name: deltas[name] != 0 for name in made}
+    smaller = {}
+    for name, mask in before.items():
         owner, _, key = name.rpartition(".")
         # A pruned bias that takes over a constant is a connection again.
         mask = mask | (deltas[name] != 0) if name in deltas else mask
@@ -121,13 +128,13 @@ def _operate(
     cut(small, plan)
     if masks is not None:
         order = [name for name, _ in small.named_parameters() if name in smaller]
-        before = {"kept": masks.kept, "total": masks.total}
+        counts = {"kept": masks.kept, "total": masks.total}
         result = Masks({name: smaller[name] for name in order}, masks.provenance)
-        result.with_provenance(shrunk_from=before).apply(small)
+        result.with_provenance(shrunk_from=counts).apply(small)
 
 
 def _compare(model: nn.Module, small: nn.Module, batch: Any) -> None:
-    """Refuse a result that does not run or computes something else."""
+    """Raise if the small model does not run on the batch, or computes something else."""
     try:
         with undisturbed(small), torch.no_grad():
             small.eval()
@@ -156,9 +163,10 @@ def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _same_in_train_mode(model: nn.Module, traced: Traced, batch: Any) -> bool:
+    """Whether the forward calls the same operations in train mode."""
     try:
         return _operations(trace(model.train(), batch)) == _operations(traced)
-    except InputError:
+    except UntraceableError:
         return False
 
 
@@ -166,36 +174,37 @@ def _operations(traced: Traced) -> list[tuple[str, str]]:
     return [(node.op, str(node.target)) for node in traced.graph.nodes]
 
 
-def _differences(network: Network, needs: Needs, *, same_graph: bool) -> Iterator[str]:
+def _differences(ledger: Ledger, needs: Needs, *, same_graph: bool) -> Iterator[str]:
     """Why training would not go on as in the model before."""
     if not same_graph:
         yield "The forward does other things in train mode: use the result in eval mode."
-    if needs.fold and not torch.equal(needs.needed, needed_units(network, fold=False).needed):
+    if needs.fold and not torch.equal(needs.needed, needed_units(ledger, fold=False).needed):
         yield (
             "Some removed units are constants, and in the model before their parameters would "
             "train on: use fold=False to train exactly alike."
         )
-    if needs.fold and any(_may_grow(network, layer) for layer in network.layers):
+    if needs.fold and any(_may_grow(ledger, layer) for layer in ledger.layers):
         yield (
             "Weights without a mask count as dead where they are zero, but could grow: apply "
             "masks (Masks.from_zeros) or use fold=False to train exactly alike."
         )
-    if not all(bool(needs.of(units).all()) for units in network.drawn):
+    if not all(bool(needs.of(units).all()) for units in ledger.drawn):
         yield "Dropout draws for fewer units: training differs by chance."
 
 
-def _may_grow(network: Network, layer: Layer) -> bool:
+def _may_grow(ledger: Ledger, layer: Layer) -> bool:
     """Whether a weight counted as dead only because it happens to be zero."""
     return any(
         weight.ndim > 1
         and weight.requires_grad
-        and f"{layer.name}.{key}" not in network.held
+        and f"{layer.name}.{key}" not in ledger.held
         and bool((weight == 0).any())
         for key, weight in layer.module.named_parameters(recurse=False)
     )
 
 
 def _since_the_original(model: nn.Module, plan: Plan) -> Plan:
+    """The plan by indices of the model that was shrunk first, if this one was shrunk before."""
     earlier = found.plan if (found := shrunk(model)) else {}
     names = [*earlier, *(name for name in plan if name not in earlier)]
     return {name: plan.get(name, Cut()).after(earlier.get(name, Cut())) for name in names}

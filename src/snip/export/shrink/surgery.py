@@ -37,17 +37,33 @@ class Cut:
 
 Plan = dict[str, Cut]  # by module name
 
+# The layers that are cut, and where each keeps how many units it reads and makes.
+SIZES: tuple[tuple[type, str, str], ...] = (
+    (nn.Linear, "in_features", "out_features"),
+    (_ConvNd, "in_channels", "out_channels"),
+    (_BatchNorm, "num_features", "num_features"),
+    (nn.RNNBase, "input_size", "hidden_size"),
+)
+
+
+def widths(module: nn.Module) -> tuple[int, int]:
+    """How many units a layer reads and makes."""
+    inputs, outputs = _size_names(module)
+    return getattr(module, inputs), getattr(module, outputs)
+
 
 def cut(model: nn.Module, plan: Mapping[str, Cut]) -> None:
     """Replace the tensors of the planned layers by smaller ones, in place."""
     for name, layer_cut in plan.items():
-        module = _module(model, name)
+        module: Any = model.get_submodule(name)
         if layer_cut.new_bias and module.bias is None:
             add_bias(module)
-        for key in [*module._parameters, *module._buffers]:
-            tensor = getattr(module, key)
-            if tensor is not None:
-                _replace(module, key, sliced(module, key, tensor.detach(), layer_cut))
+        for key, old in [*module.named_parameters(recurse=False)]:
+            made = sliced(module, key, old.detach(), layer_cut).clone()
+            # setattr, so that a recurrent layer notes the new tensor in its own list too.
+            setattr(module, key, nn.Parameter(made, requires_grad=old.requires_grad))
+        for key, buffer in [*module.named_buffers(recurse=False)]:
+            module._buffers[key] = sliced(module, key, buffer, layer_cut).clone()
         _rename_sizes(module, layer_cut)
 
 
@@ -60,39 +76,33 @@ def sliced(module: nn.Module, key: str, tensor: Tensor, layer_cut: Cut) -> Tenso
 
 def check_plan(model: nn.Module, plan: Mapping[str, Cut]) -> None:
     """Raise unless every layer of the plan is there, with at least as many units."""
+    other = "this is another model than the one that was shrunk."
     for name, layer_cut in plan.items():
-        module = _module(model, name)
-        if not isinstance(module, (nn.Linear, _ConvNd, _BatchNorm, nn.RNNBase)):
+        try:
+            module = model.get_submodule(name)
+        except AttributeError as error:
+            raise InputError(f"there is no layer {name!r}: {other}") from error
+        if not isinstance(module, tuple(kind for kind, _, _ in SIZES)):
             raise InputError(f"{name!r} is a {type(module).__name__}, which is never shrunk.")
-        inputs, outputs = _widths(module)
-        for side, width in ((layer_cut.inputs, inputs), (layer_cut.outputs, outputs)):
+        for side, width in zip((layer_cut.inputs, layer_cut.outputs), widths(module), strict=True):
             if side is not None and (not side or min(side) < 0 or max(side) >= width):
                 raise InputError(
                     f"the layer {name!r} has {width} units, and unit {max(side, default=0)} was "
-                    "kept of it: this is another model than the one that was shrunk."
+                    f"kept of it: {other}"
                 )
-
-
-def _module(model: nn.Module, name: str) -> Any:
-    try:
-        return model.get_submodule(name)
-    except AttributeError as error:
-        raise InputError(
-            f"there is no layer {name!r}: this is another model than the one that was shrunk."
-        ) from error
 
 
 def _sides(module: Any, key: str, tensor: Tensor, layer_cut: Cut) -> Iterator[tuple[int, Indices]]:
     """Which dimension of a tensor loses which side's units."""
     if tensor.ndim == 0:  # num_batches_tracked
         return
-    inputs, outputs = layer_cut.inputs, layer_cut.outputs
-    first, second = outputs, inputs
+    first, second = layer_cut.outputs, layer_cut.inputs
     if isinstance(module, nn.RNNBase):
-        second = outputs if key.startswith("weight_hh") else inputs
-        first = _every_gate(outputs, len(tensor) // module.hidden_size, module.hidden_size)
+        second = first if key.startswith("weight_hh") else second
+        gates = range(0, len(tensor), module.hidden_size)
+        first = None if first is None else tuple(gate + unit for gate in gates for unit in first)
     elif isinstance(module, _ConvTransposeNd) and tensor.ndim > 1:
-        first, second = inputs, outputs
+        first, second = second, first
     elif getattr(module, "groups", 1) > 1:
         second = None  # a group's inputs go with the group
     if first is not None:
@@ -101,47 +111,19 @@ def _sides(module: Any, key: str, tensor: Tensor, layer_cut: Cut) -> Iterator[tu
         yield 1, second
 
 
-def _every_gate(outputs: Indices | None, gates: int, hidden: int) -> Indices | None:
-    if outputs is None:
-        return None
-    return tuple(gate * hidden + unit for gate in range(gates) for unit in outputs)
-
-
-def _replace(module: nn.Module, key: str, tensor: Tensor) -> None:
-    if key in module._buffers:
-        module._buffers[key] = tensor.clone()
-        return
-    old = module._parameters[key]
-    requires_grad = old is not None and old.requires_grad
-    # setattr, so that a recurrent layer notes the new tensor in its own list too.
-    setattr(module, key, nn.Parameter(tensor.clone(), requires_grad=requires_grad))
-
-
-def _widths(module: Any) -> tuple[int, int]:
-    if isinstance(module, nn.Linear):
-        return module.in_features, module.out_features
-    if isinstance(module, _ConvNd):
-        return module.in_channels, module.out_channels
-    if isinstance(module, _BatchNorm):
-        return module.num_features, module.num_features
-    return module.input_size, module.hidden_size
+def _size_names(module: nn.Module) -> tuple[str, str]:
+    return next((i, o) for kind, i, o in SIZES if isinstance(module, kind))
 
 
 def _rename_sizes(module: Any, layer_cut: Cut) -> None:
-    """The sizes that a layer tells of itself."""
-    inputs, outputs = _widths(module)
-    inputs = inputs if layer_cut.inputs is None else len(layer_cut.inputs)
-    before, outputs = outputs, outputs if layer_cut.outputs is None else len(layer_cut.outputs)
-    if isinstance(module, nn.Linear):
-        module.in_features, module.out_features = inputs, outputs
-    elif isinstance(module, _ConvNd):
-        if module.groups > 1:
-            module.groups = module.groups * outputs // before
-        module.in_channels, module.out_channels = inputs, outputs
-    elif isinstance(module, _BatchNorm):
-        module.num_features = outputs
-    else:
-        module.input_size, module.hidden_size = inputs, outputs
+    """Correct the sizes that a layer tells of itself."""
+    before = widths(module)[1]
+    for name, kept in zip(_size_names(module), (layer_cut.inputs, layer_cut.outputs), strict=True):
+        if kept is not None:
+            setattr(module, name, len(kept))
+    if getattr(module, "groups", 1) > 1:
+        module.groups = module.groups * module.out_channels // before
+    if isinstance(module, nn.RNNBase):
         module.flatten_parameters()
 
 

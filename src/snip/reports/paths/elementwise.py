@@ -1,4 +1,4 @@
-"""Arithmetic, activations and reductions on numbers that follow paths: rule(function, *args)."""
+"""Rules of arithmetic, activations and reductions, on numbers that follow paths."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ import torch
 import torch.nn.functional as F
 
 from snip.reports.paths.values import DTYPE, constant, something
+from snip.tracing.operations import REVERSED, operation_of
 
 Tensor = torch.Tensor
 
 
-def through(function: Any, *args: Any, **kwargs: Any) -> Tensor:
+def pointwise(function: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """A function of each number by itself. Dropout, rounding and detaching do not cut a path."""
+    rule = same if operation_of(function).zero_stays else never_zero
+    return rule(function, *args, **kwargs)
+
+
+def same(function: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Where the argument is zero, the result is zero."""
     return _first(args, kwargs)
 
 
 def never_zero(function: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """The result is something even where the argument is zero."""
     return _first(args, kwargs) + 1
 
 
@@ -35,6 +44,7 @@ def product(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def elementwise_product(function: Any, x: Any, y: Any, **kwargs: Any) -> Any:
+    """Something where both factors are."""
     return function(constant(x), constant(y))
 
 
@@ -45,22 +55,19 @@ def plus(function: Any, x: Any, y: Any, **kwargs: Any) -> Any:
 
 def quotient(function: Any, x: Any, y: Any, **kwargs: Any) -> Any:
     """x / y depends on y only where x is something; y itself is taken not to be zero."""
+    x, y = (y, x) if function in REVERSED else (x, y)
     x = _tensor(x, y)
     return x * (1 + constant(y)) if isinstance(y, Tensor) else x
 
 
-def inverse_quotient(function: Any, y: Tensor, x: Any) -> Tensor:
-    return quotient(function, x, y)
-
-
 def power(function: Any, x: Any, y: Any, **kwargs: Any) -> Any:
+    """x ** y is something wherever y may be zero, and depends on both."""
+    x, y = (y, x) if function in REVERSED else (x, y)
+    if not isinstance(x, Tensor):
+        return y + 1
     if isinstance(y, Tensor):
-        return _tensor(x, y) + _tensor(y, x) + 1
+        return constant(x) + constant(y) + 1
     return x if y > 0 else x + 1
-
-
-def reverse_power(function: Any, y: Tensor, x: Any) -> Tensor:
-    return y + 1
 
 
 def largest(function: Any, x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
@@ -77,6 +84,7 @@ def deviation(
 
 
 def deviation_and_mean(function: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Both depend on all that is seen."""
     result = deviation(function, *args, **kwargs)
     return result, result
 
@@ -84,6 +92,7 @@ def deviation_and_mean(function: Any, *args: Any, **kwargs: Any) -> tuple[Tensor
 def norm(
     function: Any, x: Tensor, p: Any = 2, dim: Any = None, keepdim: bool = False, **kwargs: Any
 ) -> Tensor:
+    """A norm depends on all it sees; which norm it is does not matter."""
     return largest(function, x, dim, keepdim)
 
 
@@ -101,7 +110,7 @@ def extremum(function: Any, x: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def where(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Which side is taken is the data's affair: both count."""
+    """Which side is taken depends on the data, so both count."""
     if len(args) + len(kwargs) < 3:
         return function(*args, **kwargs)
     condition, x, y = (*args, *kwargs.values())
@@ -111,21 +120,24 @@ def where(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def masked_fill(function: Any, x: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """Filling with minus infinity before a softmax is a zero here."""
+    """What is filled with minus infinity, as before a softmax, contributes nothing: a zero."""
     value = float(value)
     return function(x, mask, value if 0 <= value < float("inf") else 0.0)
 
 
 def glu(function: Any, x: Tensor, dim: int = -1) -> Tensor:
+    """a * sigmoid(b): the gate is never zero, and the result depends on it."""
     a, b = x.chunk(2, dim)
     return a * (1 + b)
 
 
 def cosine_similarity(function: Any, x: Tensor, y: Tensor, dim: int = 1, eps: float = 0) -> Tensor:
+    """A sum of products."""
     return (constant(x) * constant(y)).mean(dim)
 
 
 def pairwise_distance(function: Any, x: Tensor, y: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """A sum over differences."""
     return (constant(x) + constant(y)).mean(-1, keepdim=kwargs.get("keepdim", False))
 
 

@@ -1,4 +1,7 @@
-"""Run any model's own forward on numbers that follow paths."""
+"""Run any model's own forward on numbers that follow paths.
+
+A mode and not a traced graph, because it must also follow forwards that torch.fx cannot trace.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from snip.reports.paths import elementwise, layers
-from snip.reports.paths.table import IN_PLACE, RULES
+from snip.reports.paths import layers
+from snip.reports.paths.table import rule_of
 from snip.reports.paths.values import ones
+from snip.tracing.operations import IN_PLACE
 
 
 class PathProbe(TorchFunctionMode):
@@ -20,7 +24,7 @@ class PathProbe(TorchFunctionMode):
         self.sources: list[torch.Tensor] = []  # where the input comes in
 
     def enter(self, value: torch.Tensor) -> torch.Tensor:
-        """`value`, as something that depends on the input."""
+        """`value` as a number that comes from the input; the paths found begin here."""
         source = ones(value.shape, value.device)
         self.sources.append(source)
         return source * value
@@ -29,31 +33,30 @@ class PathProbe(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        rule = RULES.get(func)
+        rule, plain = rule_of(func), IN_PLACE.get(func)
         if rule is layers.cast:
-            return self._cast(func(*args, **kwargs), args[0])
-        if rule is not None and _has_floats((*args, *kwargs.values())):
             result = rule(func, *args, **kwargs)
-            return self.enter(result) if rule is layers.embedding else result
-        if func in IN_PLACE and _has_floats(args[:1]):
-            plain, rule = IN_PLACE[func]
-            if rule is elementwise.through:
-                return args[0]
+            return self.enter(torch.ones_like(result)) if _is_data(args[0], result) else result
+        if rule is None or not _has_floats(args[:1] if plain else (*args, *kwargs.values())):
+            return func(*args, **kwargs)
+        if plain is not None:
             # The rule sees a copy: what autograd saved of it must not be written over.
-            return args[0].copy_(rule(plain, args[0].clone(), *args[1:], **kwargs))
-        return func(*args, **kwargs)
+            copied = args[0].clone()
+            result = rule(plain, copied, *args[1:], **kwargs)
+            return args[0] if result is copied else args[0].copy_(result)
+        result = rule(func, *args, **kwargs)
+        return self.enter(result) if rule is layers.embedding else result
 
-    def _cast(self, result: Any, given: Any) -> Any:
-        """Floats keep one type; integers of two dimensions or more are data coming in."""
-        if not isinstance(result, torch.Tensor) or not result.is_floating_point():
-            return result
-        if not given.is_floating_point() and given.dtype != torch.bool and given.ndim > 1:
-            return self.enter(torch.ones_like(result))
-        return layers.cast(result)
+
+def _is_data(given: torch.Tensor, result: Any) -> bool:
+    """Whether a cast makes numbers of integers that are data: tables, not a size or an index."""
+    if not isinstance(result, torch.Tensor) or not result.is_floating_point():
+        return False
+    return not given.is_floating_point() and given.dtype != torch.bool and given.ndim > 1
 
 
 def _has_floats(values: tuple[Any, ...]) -> bool:
-    # Shapes and indices are computed with integers and must come out true.
+    # Shapes and indices are computed with integers, and must come out as they are.
     return any(
         value.is_floating_point()
         if isinstance(value, torch.Tensor)

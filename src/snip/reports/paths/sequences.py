@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from snip.reports.paths.values import constant, something
+from snip.tracing.operations import operation_of
 
 Tensor = torch.Tensor
 State = tuple[Tensor, ...]
@@ -42,34 +43,38 @@ def rnn_step(x: Tensor, state: State, weights: Weights) -> State:
     return (_gates(x, state[0], weights),)
 
 
-def cell(step: Step) -> Callable[..., Any]:
-    """The rule of a cell function: lstm_cell, gru_cell, rnn_tanh_cell, rnn_relu_cell."""
-
-    def rule(function: Any, x: Tensor, hx: Any, *weights: Tensor | None) -> Any:
-        state = tuple(map(constant, hx)) if isinstance(hx, (tuple, list)) else (constant(hx),)
-        result = step(constant(x), state, weights)
-        return result if isinstance(hx, (tuple, list)) else result[0]
-
-    return rule
+_STEPS: dict[str, Step] = {
+    "lstm": lstm_step,
+    "gru": gru_step,
+    "rnn_tanh": rnn_step,
+    "rnn_relu": rnn_step,
+}
 
 
-def recurrent(step: Step) -> Callable[..., Any]:
-    """The rule of torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, packed or not."""
+def cell(function: Any, x: Tensor, hx: Any, *weights: Tensor | None) -> Any:
+    """lstm_cell, gru_cell, rnn_tanh_cell, rnn_relu_cell."""
+    state = tuple(map(constant, hx)) if isinstance(hx, (tuple, list)) else (constant(hx),)
+    result = _step(function)(constant(x), state, weights)
+    return result if isinstance(hx, (tuple, list)) else result[0]
 
-    def rule(function: Any, data: Tensor, *rest: Any) -> Any:
-        data = constant(data)
-        if isinstance(rest[0], Tensor) and isinstance(rest[2], list):
-            sizes, hx, flat, _, layers, _, _, both, first = *rest, False
-            steps = list(data.split(sizes.tolist()))
-        else:
-            hx, flat, _, layers, _, _, both, first = rest
-            steps = list(data.unbind(1 if first else 0))
-        states = _split_states(hx, layers * (1 + both))
-        outputs, finals = _run_layers(step, steps, states, flat, 1 + both)
-        output = torch.cat(outputs) if data.ndim == 2 else torch.stack(outputs, 1 if first else 0)
-        return (output, *(torch.stack(part) for part in zip(*finals, strict=True)))
 
-    return rule
+def recurrent(function: Any, data: Tensor, *rest: Any) -> Any:
+    """torch.lstm, torch.gru, torch.rnn_tanh and torch.rnn_relu, on a packed sequence or not."""
+    data = constant(data)
+    if isinstance(rest[0], Tensor) and isinstance(rest[2], list):
+        sizes, hx, flat, _, layers, _, _, both, first = *rest, False
+        steps = list(data.split(sizes.tolist()))
+    else:
+        hx, flat, _, layers, _, _, both, first = rest
+        steps = list(data.unbind(1 if first else 0))
+    states = _split_states(hx, layers * (1 + both))
+    outputs, finals = _run_layers(_step(function), steps, states, flat, 1 + both)
+    output = torch.cat(outputs) if data.ndim == 2 else torch.stack(outputs, 1 if first else 0)
+    return (output, *(torch.stack(part) for part in zip(*finals, strict=True)))
+
+
+def _step(function: Any) -> Step:
+    return _STEPS[operation_of(function).name.removesuffix("_cell")]
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,14 +158,12 @@ def _run_layers(
 def _run(
     step: Step, steps: list[Tensor], state: State, weights: Weights, *, reverse: bool
 ) -> tuple[list[Tensor], State]:
-    # One step says nothing of the recurrence, which training on longer input or with a carried
-    # state will use: it is shown twice.
+    # One step alone would not use the recurrent weights, which training on longer input or with a
+    # carried state will: it is run twice.
     order = list(range(len(steps))) if len(steps) > 1 else [0, 0]
     outputs: dict[int, Tensor] = {}
     for t in reversed(order) if reverse else order:
-        active = len(
-            steps[t]
-        )  # of a packed sequence, only some rows are still (or already) running
+        active = len(steps[t])  # of a packed sequence, only the rows that are long enough
         new = step(steps[t], tuple(part[:active] for part in state), weights)
         outputs[t] = new[0]
         state = tuple(torch.cat([a, b[active:]]) for a, b in zip(new, state, strict=True))
@@ -168,6 +171,7 @@ def _run(
 
 
 def _split_states(hx: Any, runs: int) -> list[State]:
+    """The first state of each layer and direction."""
     parts = [constant(part) for part in (hx if isinstance(hx, (tuple, list)) else (hx,))]
     return [tuple(part[index] for part in parts) for index in range(runs)]
 
@@ -178,5 +182,6 @@ def _gates(x: Tensor, h: Tensor, weights: Weights) -> Tensor:
 
 
 def _four(weights: Weights) -> tuple[Any, Any, Any, Any]:
+    """w_ih, w_hh, b_ih, b_hh; None for biases that there are not."""
     b_ih, b_hh = weights[2:4] if len(weights) >= 4 else (None, None)
     return weights[0], weights[1], b_ih, b_hh

@@ -1,9 +1,10 @@
 """Numbers that follow paths: 0 is "always zero", 1 is "may be something".
 
 The probe runs a network on such numbers and differentiates twice. The first backward pass, from
-the outputs, tells what the outputs can feel; its own derivative, from the inputs, tells what
-lies on a path between the two. A bias makes a unit something, but is no path from the input;
-and a product passes x wherever the other factor is something, gates included.
+the outputs, tells which numbers an output depends on; its own derivative, from the inputs, tells
+which of them also depend on an input, so that they lie on a path between the two. A bias makes a
+unit something, but it is no path from the input; and a product passes x on wherever the other
+factor is something, so that gates count too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ DTYPE = torch.float32  # sums of ones never round to zero
 
 
 class _Something(torch.autograd.Function):
-    """1 where a value is not zero, so that nothing over- or underflows."""
+    """1 where a value is not zero, so that products of many layers neither over- nor underflow."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -26,11 +27,11 @@ class _Something(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         # The second pass differentiates the first and must not come back here: a weight that
         # only scales someone else's path (as a constant factor) is not on a path itself.
-        return _Felt.apply(gradients[0]) if torch.is_grad_enabled() else None
+        return _Reached.apply(gradients[0]) if torch.is_grad_enabled() else None
 
 
-class _Felt(torch.autograd.Function):
-    """1 where a gradient of the first pass is not zero; the same for that of the second."""
+class _Reached(torch.autograd.Function):
+    """1 where the gradient of the first pass is not zero, and likewise that of the second."""
 
     @staticmethod
     def forward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
@@ -42,7 +43,7 @@ class _Felt(torch.autograd.Function):
 
 
 def something(x: torch.Tensor) -> torch.Tensor:
-    """Back to 0 and 1, after anything that sums or multiplies."""
+    """Bring numbers back to 0 and 1, after anything that sums or multiplies."""
     result: torch.Tensor = _Something.apply(x)
     return result
 

@@ -1,0 +1,187 @@
+"""The one table of operations: what Snip knows of each, under all its PyTorch spellings.
+
+To teach Snip another operation, add its name to the row that describes it: the reports of paths
+(`reports.paths`), exact shrinking (`export.shrink`) and the engine's layouts (`engine.convert`)
+all follow. An operation that stands nowhere is run as it is, keeps whatever it reads from being
+cut, and gets plain tensors.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from snip.tracing.kinds import Kind
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation, however it is spelled."""
+
+    name: str  # as PyTorch's function is called: max_pool2d, also for nn.MaxPool2d
+    kind: Kind
+    zero_stays: bool = False  # of a function of single numbers: f(0) = 0
+    on_layouts: bool = False  # may run on the engine's layouts
+    is_view: bool = False  # the result may share its memory with the argument
+
+    @property
+    def dimensions(self) -> int:
+        """How many dimensions of positions its name says it works on; 0 if it says nothing."""
+        found = re.search("([123])d", self.name)
+        return int(found[1]) if found else 0
+
+
+def _row(
+    kind: Kind, names: str, *, zero: bool = False, layouts: bool = False, view: bool = False
+) -> list[Operation]:
+    """The operations of a row. A name with `Nd` stands for three: 1d, 2d and 3d."""
+    each = [name.replace("Nd", f"{d}d") for name in names.split() for d in (1, 2, 3)]
+    return [Operation(name, kind, zero, layouts, view) for name in dict.fromkeys(each)]
+
+
+# Only functions with a finite value and derivative everywhere may run on the engine's layouts:
+# lanes beyond the batch hold numbers that nobody asked for, and log(0) there would spread.
+OPERATIONS: tuple[Operation, ...] = (
+    # Each number by itself.
+    *_row(Kind.RECTIFIER, "relu relu6", zero=True, layouts=True),
+    *_row(
+        Kind.POINTWISE,
+        """leaky_relu elu selu celu gelu silu mish hardtanh hardswish tanh tanhshrink softshrink
+        hardshrink softsign threshold erf sin atan asinh abs absolute neg negative pos positive
+        square clamp clip clamp_min clamp_max round floor ceil trunc sign sgn""",
+        zero=True,
+        layouts=True,
+    ),
+    *_row(Kind.POINTWISE, "sigmoid hardsigmoid logsigmoid softplus cos erfc", layouts=True),
+    *_row(Kind.POINTWISE, "tan asin sinh atanh log1p expm1 sqrt nan_to_num", zero=True),
+    *_row(Kind.POINTWISE, "exp exp2 log log2 log10 acos cosh rsqrt reciprocal"),
+    *_row(Kind.POINTWISE, "detach", zero=True, view=True),
+    *_row(Kind.PRELU, "prelu", zero=True),
+    *_row(Kind.DROPOUT, "dropout dropoutNd feature_dropout rrelu", zero=True, view=True),
+    *_row(Kind.CAST, "to type type_as float double half bfloat16", zero=True, view=True),
+    *_row(Kind.SAME, "identity", zero=True, layouts=True, view=True),
+    *_row(Kind.SAME, "contiguous", zero=True, view=True),
+    *_row(Kind.SAME, "clone", zero=True),
+    # Two tensors, number by number.
+    *_row(Kind.SUM, "add sub subtract rsub maximum minimum", layouts=True),
+    *_row(Kind.PRODUCT, "mul multiply", layouts=True),
+    *_row(Kind.QUOTIENT, "div divide true_divide truediv"),
+    *_row(Kind.POWER, "pow"),
+    # Layers.
+    *_row(Kind.LINEAR, "linear"),
+    *_row(Kind.CONVOLUTION, "convNd"),
+    *_row(Kind.TRANSPOSED_CONVOLUTION, "conv_transposeNd"),
+    *_row(
+        Kind.MATRIX_PRODUCT,
+        """bilinear matmul mm bmm mv dot inner outer einsum tensordot addmm addmv baddbmm addbmm
+        multi_dot chain_matmul""",
+    ),
+    *_row(Kind.RECURRENT, "lstm gru rnn rnn_tanh rnn_relu"),
+    *_row(Kind.CELL, "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
+    *_row(Kind.BATCH_NORM, "batch_norm batch_normNd"),
+    # Positions.
+    *_row(Kind.MAX_POOL, "max_pool2d", layouts=True),
+    *_row(Kind.MAX_POOL, "max_pool1d max_pool3d max_poolNd_with_indices"),
+    *_row(Kind.AVERAGE_POOL, "avg_poolNd"),
+    *_row(Kind.ADAPTIVE_AVERAGE_POOL, "adaptive_avg_pool2d", layouts=True),
+    *_row(Kind.ADAPTIVE_AVERAGE_POOL, "adaptive_avg_pool1d adaptive_avg_pool3d"),
+    *_row(Kind.ADAPTIVE_MAX_POOL, "adaptive_max_poolNd"),
+    *_row(Kind.PAD, "zero_pad2d", layouts=True),
+    *_row(Kind.PAD, "pad zero_pad1d zero_pad3d constant_padNd"),
+    *_row(Kind.PAD, "reflection_padNd replication_padNd circular_padNd"),
+    *_row(Kind.UPSAMPLE, "interpolate upsample"),
+    *_row(Kind.MEAN, "mean", layouts=True),
+    *_row(Kind.EXTREME, "amax amin"),
+    *_row(Kind.TOTAL, "sum"),
+    # Dimensions.
+    *_row(Kind.FLATTEN, "flatten", layouts=True, view=True),
+    *_row(Kind.VIEW, "view reshape", view=True),
+    *_row(
+        Kind.MOVE,
+        "squeeze unsqueeze transpose swapaxes swapdims permute movedim t narrow select unflatten",
+        view=True,
+    ),
+    *_row(Kind.CONCATENATE, "cat concat concatenate"),
+    *_row(Kind.ITEM, "getitem", view=True),
+    # Questions.
+    *_row(Kind.SIZE, "size"),
+    *_row(Kind.ATTRIBUTE, "getattr", view=True),  # x.T and x.data
+    *_row(Kind.QUESTION, "dim is_floating_point"),
+    # Anything else that someone has a rule for, by its name.
+    *_row(Kind.OTHER, "expand expand_as chunk split unbind diagonal view_as", view=True),
+    *_row(
+        Kind.OTHER,
+        """local_response_norm alpha_dropout feature_alpha_dropout max min norm vector_norm std var
+        std_mean var_mean glu normalize rms_norm _weight_norm masked_fill where cosine_similarity
+        pairwise_distance embedding embedding_bag logsumexp softmax softmin gumbel_softmax
+        log_softmax layer_norm group_norm instance_norm instance_normNd
+        scaled_dot_product_attention multi_head_attention_forward""",
+    ),
+)
+
+
+UNKNOWN = Operation("unknown", Kind.OTHER)
+
+
+def operation(node: fx.Node, module: nn.Module | None) -> Operation:
+    """What a node of a traced graph does; of a layer only if it is PyTorch's own class."""
+    if module is not None:
+        return _MODULES.get(type(module), UNKNOWN)
+    if node.op == "call_method":
+        return _METHODS.get(str(node.target), UNKNOWN)
+    return _FUNCTIONS.get(node.target, UNKNOWN) if node.op == "call_function" else UNKNOWN
+
+
+def operation_of(function: Any) -> Operation:
+    """What a function of PyTorch's, a method of its tensors or a Python operator does."""
+    return _FUNCTIONS.get(function, UNKNOWN)
+
+
+_PLACES = (torch, F, torch.Tensor, torch._C._nn, torch.special, torch.linalg, operator)
+# These take the arguments of F.batch_norm and F.instance_norm in another order.
+_OTHER_ARGUMENTS = (torch.batch_norm, torch.instance_norm)
+# Python writes these with a sign: x + y is Tensor.__add__, and `x += y` is operator.iadd.
+_SIGNS = "add sub mul truediv div pow matmul neg pos abs getitem".split()  # noqa: SIM905
+
+
+def _spellings(name: str) -> Iterator[str]:
+    yield from (name, f"{name}_")
+    if name in _SIGNS:
+        yield from (f"__{name}__", f"__r{name}__", f"__i{name}__", f"i{name}")
+
+
+def _functions(name: str) -> Iterator[tuple[Any, Callable[..., Any]]]:
+    """Each (place, function) of this name."""
+    for place in _PLACES:
+        found = getattr(place, name, None)
+        if callable(found) and found not in _OTHER_ARGUMENTS:
+            yield place, found
+
+
+_CLASSES = {kind.__name__.lower(): kind for kind in vars(nn).values() if isinstance(kind, type)}
+_MODULES: dict[type, Operation] = {
+    _CLASSES[word]: o for o in OPERATIONS if (word := o.name.replace("_", "")) in _CLASSES
+}
+_METHODS = {name: o for o in OPERATIONS for name in (o.name, f"{o.name}_")}
+_FUNCTIONS: dict[Any, Operation] = {
+    function: o
+    for o in OPERATIONS
+    for name in _spellings(o.name)
+    for _, function in _functions(name)
+} | {getattr: _METHODS["getattr"]}
+
+# x.relu_ -> x.relu: what a function that writes into its argument would give without doing so.
+IN_PLACE: dict[Any, Any] = {
+    getattr(place, f"{o.name}_"): function
+    for o in OPERATIONS
+    for place, function in _functions(o.name)
+    if hasattr(place, f"{o.name}_")
+}
+REVERSED = (torch.Tensor.__rtruediv__, torch.Tensor.__rpow__)  # y.__rpow__(x) is x ** y
