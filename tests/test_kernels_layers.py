@@ -110,11 +110,24 @@ def test_max_pool_equals_torch(name: str, lanes: int) -> None:
     assert_close(kernels.blocks_to_rows(dx, batch), x.grad)
 
 
-@pytest.mark.parametrize("lanes", [1, 16])
-def test_mean_pool_equals_torch(lanes: int) -> None:
-    x = torch.randn(19, 5, 4, 3)
+@pytest.mark.parametrize("size", [(4, 3), (1, 1), (37, 29)])
+@pytest.mark.parametrize("lanes", [1, 2, 4, 16, 32])
+def test_mean_pool_equals_torch(lanes: int, size: tuple[int, int]) -> None:
+    x = torch.randn(19, 5, *size) + 1
     got = kernels.mean_pool(kernels.rows_to_blocks(x, lanes=lanes), 19)
     assert_close(got, x.mean((2, 3)).t())
+
+
+@pytest.mark.parametrize("lanes", [1, 16])
+def test_mean_pool_of_a_large_plane_rounds_no_more_than_torch(lanes: int) -> None:
+    x = torch.rand(16, 1, 400, 500)
+    exact = x.double().mean((2, 3)).t()
+    got = kernels.mean_pool(kernels.rows_to_blocks(x, lanes=lanes), 16)
+    assert (got - exact).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("lanes", [1, 16])
+def test_mean_pool_backward_equals_torch(lanes: int) -> None:
     dy = torch.randn(5, 19)
     dx = kernels.blocks_to_rows(kernels.mean_pool_backward(dy, (4, 3), lanes=lanes), 19)
     assert_close(dx, (dy.t() / 12)[:, :, None, None].expand(19, 5, 4, 3))

@@ -10,11 +10,11 @@ from snip.common.errors import InputError
 from snip.engine.kernels.constants import MOST_POSITIONS
 from snip.engine.kernels.conversions import (
     LANES,
-    blocks_to_columns,
     check_blocks,
     check_float,
     check_lanes,
     columns_to_blocks,
+    empty_columns,
 )
 from snip.engine.kernels.library import empty, kernel
 from snip.engine.kernels.structs import WindowStruct
@@ -106,9 +106,15 @@ def max_pool_backward(dy: torch.Tensor, which: torch.Tensor, window: Window) -> 
 
 
 def mean_pool(x: torch.Tensor, batch: int) -> torch.Tensor:
-    """Mean over each whole plane, columns [C, batch]; torch does it at memory speed."""
-    check_blocks(x, batch, "x")
-    return blocks_to_columns(x.flatten(2, -2).mean(2).contiguous(), batch)
+    """Mean over each whole plane, columns [C, batch]."""
+    lanes = check_blocks(x, batch, "x")
+    channels, positions = x.shape[1], math.prod(x.shape[2:-1])
+    y = empty_columns(channels, batch)
+    kernel("mean_pool")(
+        *(x.data_ptr(), y.data_ptr(), y.stride(0), channels, positions, lanes, batch),
+        torch.get_num_threads(),
+    )
+    return y
 
 
 def mean_pool_backward(dy: torch.Tensor, size: Pair, *, lanes: int = LANES) -> torch.Tensor:

@@ -1,7 +1,8 @@
-// Max pooling on blocks.
+// Max pooling and means of whole planes, on blocks.
 #pragma once
 #include "copies.hpp"
 #include "errors.hpp"
+#include "lanes.hpp"
 #include "marks.hpp"
 #include "parallel.hpp"
 
@@ -199,6 +200,42 @@ SNIP_KERNEL void max_pool_backward(const float* dy, const uint8_t* which, float*
     each_patch(*w, planes, lanes, threads, [&](int64_t plane, int64_t at, const Patch& patch) {
         if (!alone && at == plane * out) zero_floats(dx + plane * in, in);
         unpool(patch, dy + at * lanes, which + at * lanes, lanes, dx + plane * in);
+    });
+}
+
+// The sum of `count` vectors that lie `step` floats apart, of which the first n floats exist. Runs of
+// 64 are added up by themselves first, so that a large plane does not round more than a small one.
+static vf sum_apart(const float* x, int64_t count, int64_t step, int64_t n) {
+    vf total = splat<vf>(0.0f);
+    for (int64_t first = 0; first < count; first += 64) {
+        vf run = splat<vf>(0.0f);
+        for (int64_t i = first; i < least(count, first + 64); i++) run += load_upto(x + i * step, n);
+        total += run;
+    }
+    return total;
+}
+
+// The mean of each plane of blocks [blocks, C, positions, lanes], as columns [C, batch] whose rows lie
+// `row` floats apart.
+SNIP_KERNEL void mean_pool(const float* x, float* y, int64_t row, int64_t channels, int64_t positions,
+                           int64_t lanes, int64_t batch, int32_t threads) {
+    if (lanes > MOST_LANES) refuse("lanes must be at most 64, not", lanes);
+    Blocks b{channels, positions * lanes, lanes, batch};
+    // Where a vector spans several positions, it takes them together, and the rest one by one.
+    int64_t together = lanes < VL ? VL / lanes : 1, whole = positions / together;
+    each_channel(b, threads, [&](int64_t c) {
+        for (int64_t block = 0; block < b.count(); block++) {
+            const float* plane = x + b.at(block, c);
+            float sums[MOST_LANES] = {}, vector[VL];
+            for (int64_t j = 0; j < lanes; j += VL) {
+                store<vf>(vector, sum_apart(plane + j, whole, together * lanes, together * lanes - j));
+                for (int64_t k = 0; k < least(VL, together * lanes - j); k++)
+                    sums[(j + k) % lanes] += vector[k];
+            }
+            for (int64_t i = whole * together * lanes; i < b.plane; i++) sums[i % lanes] += plane[i];
+            for (int64_t j = 0; j < b.valid(block); j++)
+                y[c * row + block * lanes + j] = sums[j] / float(positions);
+        }
     });
 }
 
