@@ -27,7 +27,16 @@ from snip.engine import kernels
 from snip.engine.kernels.conv import run_product, run_weights
 from snip.engine.kernels.library import vector_floats
 from snip.engine.kernels.plan import ConvPlan
-from snip.engine.kernels.tiling import FORWARD, WEIGHTS, Costs, Tiling, Workload, candidates, counts
+from snip.engine.kernels.tiling import (
+    FORWARD,
+    WEIGHTS,
+    Costs,
+    Tiling,
+    Workload,
+    candidates,
+    counts,
+    cycles,
+)
 from snip.runs.result import environment
 
 RESULTS = Path(__file__).parent.parent / "results" / "tiling.json"
@@ -118,15 +127,34 @@ def cycle_seconds() -> float:
 def fit(name: str, timings: list[dict[str, Any]], cycle: float) -> tuple[Costs, float]:
     """The prices of one kernel, and their mean relative error."""
     held, names = KERNELS[name].held, [field.name for field in fields(Costs)[1:]]
-    rows = []
-    for timing in timings:
-        work = Workload(**{k: tuple(v) if k in PAIRS else v for k, v in timing["work"].items()})
-        found = counts(work, Tiling(*timing["tiling"]), held)
-        rows.append([found[each] * cycle / timing["seconds"] for each in names])
-    table = np.array(rows)
+    rows = [counts(*workload(timing), held) for timing in timings]
+    times = np.array([timing["seconds"] for timing in timings])
+    table = np.array([[row[each] for each in names] for row in rows]) * cycle / times[:, None]
+    # An operand from a farther cache never costs less than one from a nearer: what is fitted is
+    # the price of the nearest, and what each step farther adds to it.
+    table[:, :3] = np.cumsum(table[:, 2::-1], axis=1)[:, ::-1]
     prices = nonnegative(table)
     error = float(np.abs(table @ prices - 1).mean())
+    prices[:3] = np.cumsum(prices[:3])
     return Costs(held, *(round(float(price), 3) for price in prices)), error
+
+
+def workload(timing: dict[str, Any]) -> tuple[Workload, Tiling]:
+    """What was timed."""
+    work = {k: tuple(v) if k in PAIRS else v for k, v in timing["work"].items()}
+    return Workload(**work), Tiling(*timing["tiling"])
+
+
+def regret(timings: list[dict[str, Any]], costs: Costs) -> float:
+    """How much longer the tilings that `costs` would choose take than the best of those timed."""
+    layers: dict[str, list[dict[str, Any]]] = {}
+    for timing in timings:
+        layers.setdefault(str((timing["layer"], timing["density"])), []).append(timing)
+    ratios = []
+    for group in layers.values():
+        chosen = min(group, key=lambda timing: cycles(*workload(timing), costs))
+        ratios.append(chosen["seconds"] / min(timing["seconds"] for timing in group))
+    return float(np.mean(ratios)) - 1
 
 
 def nonnegative(table: np.ndarray) -> np.ndarray:
@@ -175,7 +203,9 @@ def main() -> None:
     for name in KERNELS:
         timings = [timing for timing in saved["timings"] if timing["kernel"] == name]
         costs, error = fit(name, timings, saved["cycle_seconds"])
+        lost = [regret(timings, prices) for prices in (costs, KERNELS[name])]
         print(f"{name.upper()} = {costs}  # {len(timings)} timings, mean error {error:.0%}")
+        print(f"  its choices take {lost[0]:.1%} longer than the best timed, today's {lost[1]:.1%}")
 
 
 if __name__ == "__main__":
