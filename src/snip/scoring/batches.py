@@ -54,9 +54,9 @@ def checked_loss_fn(loss_fn: LossFn | None) -> LossFn:
     return loss_fn
 
 
-def loss_name(loss_fn: LossFn | None) -> str:
-    """The name of a loss for the provenance."""
-    return getattr(loss_fn or cross_entropy, "__qualname__", "custom")
+def name_of(function: Callable[..., object]) -> str:
+    """The name of a user's function, for the provenance."""
+    return getattr(function, "__qualname__", "custom")
 
 
 def as_batches(batches: Any) -> Iterable[Batch]:
