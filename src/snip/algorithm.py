@@ -56,10 +56,10 @@ def prune(
     costs = element_flops(scores, counter.uses) if budget == "flops" else None
     within = held_masks(model)
     masks = select(scores, sparsity=sparsity, scope=scope, floor=floor, within=within, costs=costs)
-    about = {"method": name, "budget": budget, "loss": name_of(loss_fn or cross_entropy)}
-    about |= {"uses": counter.uses, "left_out": left_out(model, params)}
-    about |= {**seen.provenance(), **asdict(scoring)}
-    masks = masks.with_provenance(**about, seed=torch.initial_seed(), versions=versions())
+    about = {**seen.provenance(), **asdict(scoring), "loss": name_of(loss_fn or cross_entropy)}
+    about |= {"method": name, "budget": budget, "uses": counter.uses}
+    about |= {"left_out": left_out(model, params), "seed": torch.initial_seed()}
+    masks = masks.with_provenance(**about, versions=versions())
     warn_of_empty_layers(masks)
     masks.apply(model)
     return masks
