@@ -40,11 +40,10 @@ def prune(
 
     `batches` is one batch (a tensor, a mapping, or a tuple or list with a tensor in it) or an
     iterable of them; `loss_fn(model, batch)` is cross-entropy of an (inputs, targets) pair unless
-    given. `method` is a name in `snip.methods.METHODS` or a function like those there, and
-    `scoring` says how it scores.
-    `budget="flops"` keeps the most sensitivity per FLOP: `sparsity` is then the fraction of the
-    FLOPs that is saved. A model that is pruned already is pruned further. If anything is refused,
-    nothing is changed.
+    given. `method` is a name in `snip.methods.METHODS` or a function like those; `scoring` says
+    how it scores. `budget="flops"` keeps the most sensitivity per FLOP: `sparsity` is then the
+    fraction of the FLOPs that is saved. A model that is pruned already is pruned further. If
+    anything is refused, nothing is changed.
     """
     name, score = named_method(method)
     _check(model, params, sparsity, scope, floor, budget, scoring)
