@@ -47,4 +47,4 @@ $(LIBRARY): $(READY) $(wildcard src/snip/engine/native/*pp src/snip/engine/build
 	-$(BIN)/python -m snip.engine.build
 
 clean:
-	rm -rf .venv build dist src/*.egg-info
+	rm -rf .venv build dist src/*.egg-info $(LIBRARY)
