@@ -277,3 +277,77 @@ def test_a_layer_alone_is_refused_in_words():
     layer, x = nn.Linear(6, 4), torch.randn(5, 6)
     with pytest.raises(snip.InputError, match="inside a network"):
         accelerated(layer, x)
+
+
+def test_children_of_an_accelerated_network_are_not_exchanged():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    batch = torch.randn(5, 6), torch.tensor([0, 1, 2, 1, 0])
+    snip.prune(model, batch, sparsity=0.5)
+    fast = snip.accelerate(model, batch)
+    changes = (
+        lambda: fast.append(nn.Softmax(1)),
+        lambda: fast.pop(-1),
+        lambda: setattr(fast, "0", nn.Linear(6, 8)),
+        lambda: delattr(fast, "1"),
+    )
+    for change in changes:
+        with pytest.raises(snip.InputError, match="densify"):
+            change()
+    fast.note = "other attributes are the user's own"
+    assert len(fast) == 3
+    torch.testing.assert_close(fast(batch[0]), model(batch[0]))
+
+
+@pytest.mark.parametrize("function", [snip.release, snip.held_masks, snip.initialize])
+def test_masks_of_an_accelerated_network_are_asked_of_the_ordinary_one(function):
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    batch = torch.randn(5, 6), torch.tensor([0, 1, 2, 1, 0])
+    masks = snip.prune(model, batch, sparsity=0.5)
+    fast = snip.accelerate(model, batch)
+    with pytest.raises(snip.InputError, match="densify"):
+        function(fast)
+    assert snip.held_masks(snip.densify(fast)) == masks
+
+
+class ReadsWeights(nn.Module):
+    """Cannot be traced, and reads a layer's weight itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        if hidden.sum() > 1e9:
+            return hidden
+        return torch.nn.functional.linear(hidden, self.second.weight)
+
+
+def test_a_network_that_would_not_do_the_same_comes_back_as_it_was():
+    model, batch = ReadsWeights(), (torch.randn(5, 6), torch.tensor([0, 1, 2, 1, 0]))
+    snip.prune(model, batch, sparsity=0.5)
+    with pytest.warns(snip.SnipWarning, match="ReadsWeights runs dense"):
+        assert snip.accelerate(model, batch) is model
+
+
+def test_a_transformer_layer_keeps_the_weights_that_torch_reads_itself():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.Sequential(nn.Linear(4, 8), nn.TransformerEncoder(layer, 2), nn.Linear(8, 3))
+    x, loss = torch.randn(5, 7, 4), lambda model, x: model(x).square().mean()
+    snip.prune(model, x, sparsity=0.5, loss_fn=loss)
+    fast = snip.accelerate(model, x).eval()
+    assert fast is not model
+    model.eval()
+    for grads in (True, False):
+        with torch.set_grad_enabled(grads):
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("settings", "message"), [({"ways": "dense"}, "ways is 'dense'")])
+def test_wrong_kinds_are_refused(settings, message):
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    batch = torch.randn(5, 6), torch.tensor([0, 1, 2, 1, 0])
+    masks = snip.prune(model, batch, sparsity=0.5)
+    with pytest.raises(snip.InputError, match=message):
+        snip.accelerate(model, batch, **settings)
+    assert snip.accelerate(model, batch, masks=dict(masks)) is not model

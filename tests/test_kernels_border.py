@@ -113,6 +113,7 @@ def test_without_sources_a_library_of_another_version_is_refused(tmp_path: Path)
     other = tmp_path / "_kernels.so"
     assert binary.count(origin) == 1
     other.write_bytes(binary.replace(origin, b"9" + origin[1:]))
+    build.seal(other)
     assert "built for version 9" in refusal(other, tmp_path / "absent")
 
 
@@ -122,7 +123,35 @@ def test_a_library_from_before_this_check_is_refused(tmp_path: Path) -> None:
     source, target = tmp_path / "old.cpp", tmp_path / "_kernels.so"
     source.write_text('extern "C" int snip_set_runs(const char*) { return 1; }\n')
     subprocess.run([COMPILER, "-shared", "-fPIC", str(source), "-o", str(target)], check=True)
+    build.seal(target)
     assert "snip_origin" in refusal(target, build.NATIVE)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("origin", ["", "one", "one two three"])
+def test_a_library_of_unknown_origin_is_refused(tmp_path: Path, origin: str) -> None:
+    assert COMPILER is not None
+    source, target = tmp_path / "odd.cpp", tmp_path / "_kernels.so"
+    source.write_text(f'extern "C" const char* snip_origin() {{ return "{origin}"; }}\n')
+    subprocess.run([COMPILER, "-shared", "-fPIC", str(source), "-o", str(target)], check=True)
+    build.seal(target)
+    assert "does not fit this snip" in refusal(target, build.NATIVE)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
+def test_a_library_that_was_cut_short_is_refused(tmp_path: Path, share: float) -> None:
+    binary = build.LIBRARY.read_bytes()
+    target = tmp_path / "_kernels.so"
+    target.write_bytes(binary[: int(len(binary) * share)])
+    assert "not written whole" in refusal(target, build.NATIVE)
+
+
+def test_a_library_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
+    binary = bytearray(build.LIBRARY.read_bytes())
+    binary[len(binary) // 2] ^= 1
+    target = tmp_path / "_kernels.so"
+    target.write_bytes(binary)
+    assert "not written whole" in refusal(target, build.NATIVE)
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")

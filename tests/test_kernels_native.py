@@ -108,6 +108,7 @@ def test_clean_under_sanitizers(tmp_path: Path) -> None:
     target = tmp_path / "_kernels.so"
     link = [COMPILER, "-shared", "-pthread", SANITIZERS, *map(str, objects), "-o", str(target)]
     subprocess.run(link, check=True)
+    build.seal(target)
     # Preloaded, the sanitizer puts guard zones around torch's allocations too.
     preload = {"LD_PRELOAD": runtime.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
     done = run_python(EXERCISE, str(target), **preload)

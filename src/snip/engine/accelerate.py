@@ -13,7 +13,7 @@ from snip.anatomy.accelerated import Accelerated
 from snip.anatomy.calling import first_tensor
 from snip.anatomy.hooks import hooked
 from snip.anatomy.parameters import parameter_owners, unwrap
-from snip.common.errors import InputError, SnipWarning, first_line, nearest
+from snip.common.errors import InputError, KindError, SnipWarning, first_line, nearest
 from snip.engine.accelerated import Conversion, accelerated, not_accelerated
 from snip.engine.convert.converter import Converter
 from snip.engine.convert.timings import Timings
@@ -22,6 +22,7 @@ from snip.engine.exchange import with_ordinary_layers, with_sparse_layers
 from snip.engine.kernels.library import available, reason
 from snip.engine.layers.packing import WAYS, PackedModule
 from snip.engine.layers.table import SPARSE_LAYERS, sparse_layer
+from snip.engine.proof import why_not
 from snip.masks import Masks, held_masks
 from snip.tracing.forward import Traced, UntraceableError, trace_for_training
 
@@ -40,7 +41,8 @@ def accelerate(
     the model's mode says whether for training or, after `model.eval()`, for inference.
     `ways` decides instead of the timing, by layer: "sparse" (layers that it does not name),
     "winograd" (a dense kernel in the engine's layout) or "dense" (torch's own). Without native
-    kernels the model itself comes back, with a warning: it runs dense.
+    kernels, or where the copy would not compute the same, the model itself comes back, with a
+    warning: it runs dense.
     """
     model = unwrap(model)
     if isinstance(model, Accelerated):
@@ -48,11 +50,29 @@ def accelerate(
     masks = held_masks(model) if masks is None else masks
     if masks is None:
         raise InputError("the model is not pruned: call snip.prune(model, batch, sparsity=...).")
+    masks = masks if isinstance(masks, Masks) else Masks(masks)
     masks.check(model)
+    if ways is not None and not isinstance(ways, Mapping):
+        raise KindError(f"ways is {ways!r}: give a way by layer, such as {{'conv1': 'dense'}}.")
     if not available():
         warnings.warn(f"running dense: {reason()}", SnipWarning, stacklevel=2)
         return model
     inputs = _inputs(batch)
+    fast = _converted(model, masks, inputs, ways)
+    fault = why_not(model, fast, inputs)
+    if fault is not None:
+        warnings.warn(
+            f"{type(model).__name__} runs dense: accelerated, it would not do the same ({fault}).",
+            SnipWarning,
+            stacklevel=2,
+        )
+        return model
+    return fast
+
+
+def _converted(
+    model: nn.Module, masks: Masks, inputs: torch.Tensor, ways: Mapping[str, str] | None
+) -> nn.Module:
     traced = _traced(model, inputs)
     root = with_sparse_layers(model, _sparse_layers(model, masks, traced), masks)
     if traced is None:  # the user's own forward runs, over sparse layers
@@ -99,7 +119,7 @@ def _traced(model: nn.Module, inputs: torch.Tensor) -> Traced | None:
             f"{type(model).__name__} cannot be traced ({first_line(error)}): its layers "
             "run sparse one by one, with conversions at their borders.",
             SnipWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
         return None
 
@@ -108,7 +128,7 @@ def _sparse_layers(
     model: nn.Module, masks: Masks, traced: Traced | None
 ) -> dict[nn.Module, PackedModule]:
     """Each pruned layer that can run sparse, with its sparse counterpart."""
-    needed_whole = _tied(model) | _read_by_forward(model, traced)
+    needed_whole = _tied(model) | _read_by_forward(model, traced) | _read_by_torch(model)
     found: dict[nn.Module, PackedModule] = {}
     for prefix, layer in model.named_modules():
         kind, names = sparse_layer(layer), {key: f"{prefix}.{key}" for key in layer._parameters}
@@ -140,6 +160,12 @@ def _read_by_forward(model: nn.Module, traced: Traced | None) -> set[torch.Tenso
     read = {str(node.target) for node in traced.graph.nodes if node.op == "get_attr"}
     every = model.named_parameters(remove_duplicate=False)
     return {parameter for name, parameter in every if name in read}
+
+
+def _read_by_torch(model: nn.Module) -> set[torch.Tensor | None]:
+    """Parameters that torch reads past their layers: its fast way through a transformer layer."""
+    layers = [m for m in model.modules() if isinstance(m, nn.TransformerEncoderLayer)]
+    return {parameter for layer in layers for parameter in layer.parameters()}
 
 
 def _set_ways(root: nn.Module, ways: Mapping[str, str]) -> None:

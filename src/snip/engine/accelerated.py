@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from snip.anatomy.accelerated import Accelerated
+from snip.common.errors import InputError
 from snip.engine.fused.program import Straight
 from snip.engine.fused.stages import straight_stages
 
@@ -108,6 +109,26 @@ class AcceleratedNetwork(Accelerated):
         twin = memo[id(self)] = make(kind)
         twin.__setstate__(copy.deepcopy(state, memo))
         return twin
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, nn.Module) or name in vars(self).get("_modules", {}):
+            self._refuse_change(name)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in vars(self)["_modules"]:
+            self._refuse_change(name)
+        super().__delattr__(name)
+
+    def add_module(self, name: str, _module: Any) -> None:
+        """Refused: `nn.Sequential.append` comes here too."""
+        self._refuse_change(name)
+
+    def _refuse_change(self, name: str) -> None:
+        raise InputError(
+            f"{name!r} of an accelerated network cannot be changed: its converted forward would "
+            "not notice. Change snip.densify(network), and accelerate that."
+        )
 
     def _get_name(self) -> str:
         return f"Accelerated{type(self).__name__}"  # for print(network)

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 NATIVE = Path(__file__).parent / "native"
+SEAL = b"snip"
 LIBRARY = Path(__file__).with_name("_kernels.so")
 KERNELS = NATIVE / "kernels.cpp"  # compiled once per instruction set
 
@@ -117,10 +118,24 @@ def build_library(target: Path = LIBRARY, *, version: str = "") -> None:
         objects = compile_objects(Path(folder), compiler, version=version)
         linked = Path(folder) / target.name
         _run([compiler, "-shared", "-pthread", *map(str, objects), "-o", str(linked)])
+        seal(linked)
         # Beside the target first: replacing the file keeps a process that has it mapped alive.
         staged = target.with_suffix(".new")
         shutil.copy(linked, staged)
         os.replace(staged, target)
+
+
+def seal(library: Path) -> None:
+    """Append the digest of the file to it. Loaders do not look behind the end of a library."""
+    content = library.read_bytes()
+    library.write_bytes(content + SEAL + hashlib.sha256(content).digest())
+
+
+def is_whole(library: Path) -> bool:
+    """Whether a library is as it was built. Loading one that was cut short ends the process."""
+    content = library.read_bytes()
+    end = len(content) - len(SEAL) - hashlib.sha256().digest_size
+    return end > 0 and content[end:] == SEAL + hashlib.sha256(content[:end]).digest()
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def with_ordinary_layers(root: nn.Module) -> nn.Module:
         layer.__setstate__(copy.deepcopy(module.ordinary_state(parameters), memo))
     for norm in _change_class(plain, BlockNorm2d, nn.BatchNorm2d):
         vars(norm).pop("relu", None)
-    hold(plain, _packed_masks(root), vars(root).get(PROVENANCE, {}))
+    hold(plain, _packed_masks(root), vars(root)[PROVENANCE])
     return plain
 
 

@@ -215,13 +215,13 @@ class Masks(Mapping[str, torch.Tensor]):
 
 def held_masks(model: nn.Module) -> Masks | None:
     """The masks that a pruned model holds, or None."""
-    found = holding.held(unwrap(model))
+    found = holding.held(ordinary(model))
     return None if found is None else Masks(*found)
 
 
 def release(model: nn.Module) -> None:
     """Stop holding the masks: the weights stay as they are and may grow again."""
-    holding.release(unwrap(model))
+    holding.release(ordinary(model))
 
 
 def empty_layers(masks: Mapping[str, torch.Tensor]) -> list[str]:

@@ -36,13 +36,15 @@ def _load() -> Loaded | str:
             "(g++ or clang++); with one, run: python -m snip.engine.build"
         )
     try:
+        if not build.is_whole(path):
+            raise BorderError("it is damaged or was not written whole")
         native = ctypes.CDLL(str(path))
         _check_origin(native)
         _declare(native)
         made = prototypes((native.snip_declarations() or b"").decode())
     except OSError as error:
-        return f"{path.name} cannot be loaded: {error}"
-    except (AttributeError, BorderError) as error:
+        return f"{path.name} cannot be loaded ({error}); run: python -m snip.engine.build"
+    except (AttributeError, BorderError, ValueError, KeyError, IndexError) as error:
         return f"{path.name} does not fit this snip: {error}; run: python -m snip.engine.build"
     native.snip_use_team(_torch_team())
     return Loaded(native, made)
