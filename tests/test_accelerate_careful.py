@@ -252,3 +252,135 @@ def test_the_default_dtype_does_not_matter():
         torch.testing.assert_close(fast(images), expected)
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def masked_at_random(model: nn.Module, images: torch.Tensor) -> nn.Module:
+    """The accelerated model, without a loss: some of these have no gradients."""
+    snip.Masks({n: torch.rand(p.shape) < 0.5 for n, p in model.named_parameters()}).apply(model)
+    return snip.accelerate(model, images, ways={})
+
+
+class Shapes(nn.Module):
+    """Forwards in which a size is not what it seems on one example batch."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.pool = kind, nn.AdaptiveAvgPool2d(1)
+        self.a, self.b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.fc, self.row = nn.Linear(8, 4), nn.Linear(8, 8)
+        self.register_buffer("position", torch.randn(1, 8, 6, 6))
+
+    def forward(self, x):
+        if self.kind == "one image":
+            return torch.stack([self.fc(self.a(image).mean((1, 2))) for image in (x[0], x[-1])])
+        h = self.a(x)
+        if self.kind == "position":
+            h = h + self.position
+        elif self.kind == "centred":
+            h = h - h.mean(0, keepdim=True)
+        elif self.kind == "first image":
+            h = h * self.a(x[:1])
+        h = self.b(h)
+        if self.kind == "flatten(2)":
+            return self.fc(self.pool(h).flatten(2).squeeze(-1))
+        if self.kind == "flatten()":
+            return self.fc(self.pool(h).flatten().view(-1, 8))
+        rows = h.mean((2, 3))
+        if self.kind == "centred rows":
+            rows = self.row(rows) - self.row(rows).mean(0, keepdim=True)
+        elif self.kind == "first row":
+            rows = self.row(rows) + self.row(rows[:1])
+        return self.fc(rows)
+
+
+SHAPES = (
+    *("position", "centred", "first image", "centred rows", "first row"),
+    *("one image", "flatten(2)", "flatten()"),
+)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("sizes", [(1, 8), (1, 20), (4, 9)])
+def test_one_example_batch_does_not_decide_what_is_the_batch(kind, sizes):
+    torch.manual_seed(0)
+    model, (traced_for, run_on) = Shapes(kind), sizes
+    fast = masked_at_random(model, torch.randn(traced_for, 3, 6, 6))
+    assert fast.snip_conversion.run is not None
+    images = torch.randn(run_on, 3, 6, 6)
+    for mode in (True, False):
+        for gradients in (True, False):
+            with torch.set_grad_enabled(gradients):
+                found, expected = fast.train(mode)(images), model.train(mode)(images)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["conv", "linear"])
+def test_a_sum_that_fits_one_batch_size_only_is_an_error_at_others(kind):
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Conv2d(2, 4, 1) if kind == "conv" else nn.Linear(2, 4)
+            self.b = nn.Conv2d(4, 3, 1) if kind == "conv" else nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.b(self.a(x) + self.a(x[:4]))
+
+    rest = (5, 5) if kind == "conv" else ()
+    model = Fixed()
+    fast = masked_at_random(model, torch.randn(4, 2, *rest))
+    right, wrong = torch.randn(4, 2, *rest), torch.randn(9, 2, *rest)
+    torch.testing.assert_close(fast(right), model(right), rtol=1e-4, atol=1e-5)
+    for network in (model, fast):
+        with pytest.raises(RuntimeError, match="size of tensor"):
+            network(wrong)
+
+
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_one_sequence_without_a_batch(cell, batch_first):
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.embed = cell(6, 5, batch_first=batch_first), nn.Linear(6, 6)
+
+        def forward(self, x):
+            outputs = self.rnn(self.embed(x))[0]
+            return outputs[:, -1] if batch_first else outputs[-1]
+
+    torch.manual_seed(0)
+    model, sequence = Last(), torch.randn(5, 6)
+    fast = masked_at_random(model, sequence)
+    torch.testing.assert_close(fast(sequence), model(sequence), rtol=1e-4, atol=1e-5)
+
+
+def test_the_input_is_overwritten_where_the_model_overwrites_it():
+    class Adds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(5, 5), nn.Linear(5, 3)
+
+        def forward(self, x):
+            x += self.a(x)
+            return self.b(x)
+
+    torch.manual_seed(0)
+    model, one = Adds(), torch.randn(4, 5)
+    with torch.no_grad():
+        fast, two = masked_at_random(model, one.clone()), one.clone()
+        torch.testing.assert_close(fast(two), model(one), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_of_another_dilation_are_timed_apart(monkeypatch):
+    from snip.engine.convert import ways
+    from snip.engine.convert.timings import Timings
+
+    monkeypatch.setattr(ways, "LITTLE", 0)
+    keys = []
+    monkeypatch.setattr(Timings, "get", lambda self, key, make, best: keys.append(key) or 1.0)
+    layers = nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3, dilation=2), nn.Flatten(), nn.Linear(16, 2)
+    model, images = nn.Sequential(*layers), torch.randn(2, 4, 8, 8)
+    snip.Masks({n: torch.rand(p.shape) < 2 for n, p in model.named_parameters()}).apply(model)
+    snip.accelerate(model, images)
+    assert any("dilation=(2, 2)" in key for key in keys)
+    assert any("dilation=(1, 1)" in key for key in keys)

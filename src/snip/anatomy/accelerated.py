@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+# Where the code of a converted network finds the tensors that the user's forward makes itself.
+CONSTANTS = "snip_conversion.constants"
+
 
 class Accelerated:
     """A base of every accelerated network's class."""
 
-    snip_conversion: Any  # the engine's `Conversion`: all that the network keeps of it
+    snip_conversion: Any  # what the converter left on the network (`engine.accelerated.Conversion`)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import cast
 
@@ -88,10 +89,16 @@ def unwrap(model: nn.Module) -> nn.Module:
     while True:
         if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
-        elif "_orig_mod" in model._modules:  # torch.compile(model)
-            model = cast(nn.Module, model._modules["_orig_mod"])
+        elif _is_compiled(model):
+            model = cast(nn.Module, model._orig_mod)
         else:
             return model
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    """Whether torch.compile made the module; dynamo takes long to import, so it is not imported."""
+    dynamo = sys.modules.get("torch._dynamo")
+    return dynamo is not None and isinstance(model, dynamo.OptimizedModule)
 
 
 def require_prunable(

@@ -1,4 +1,4 @@
-"""Use a model without leaving a trace: mode, buffers and random state come back."""
+"""Use a model without leaving a trace: modes, attributes, buffers and random states come back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+
+from snip.anatomy.snapshot import Snapshot
 
 BATCH_NORM_MODES = ("eval", "train")
 
@@ -24,24 +26,18 @@ def restored_modes(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Restore each module's mode and buffers and torch's random state on the way out."""
-    buffers = [
-        (module, key, buffer, None if buffer is None else buffer.detach().clone())
-        for module in model.modules()
-        for key, buffer in module._buffers.items()
-    ]
+def undisturbed(model: nn.Module) -> Iterator[Snapshot]:
+    """Restore modes, attributes, buffers and random states on the way out.
+
+    Gives the snapshot from before, which knows what has changed so far.
+    """
+    before = Snapshot(model)
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
-    with restored_modes(model), torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=devices):  # those of CUDA are not in the snapshot
         try:
-            yield
+            yield before
         finally:
-            for module, key, buffer, value in buffers:
-                # A forward may assign a new tensor to a buffer as well as write into the old.
-                module._buffers[key] = buffer
-                if buffer is not None and value is not None:
-                    with torch.no_grad():
-                        buffer.copy_(value)
+            before.restore()
 
 
 def set_batch_norm(model: nn.Module, mode: str) -> None:

@@ -83,7 +83,7 @@ def _converted(
         timings.save()
     _set_ways(root, ways)
     graph = Converter(traced, root).convert()
-    return accelerated(root, Conversion(root, graph, inputs.ndim))
+    return accelerated(root, Conversion(root, graph, inputs.ndim, traced.constants))
 
 
 def densify(model: nn.Module) -> nn.Module:

@@ -6,6 +6,7 @@ import copy
 import functools
 import importlib
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,7 +25,14 @@ class Conversion:
     trace itself anew when it is unpickled, and forget attributes when it is copied.
     """
 
-    def __init__(self, root: nn.Module, graph: fx.Graph | None = None, rank: int = 0) -> None:
+    def __init__(
+        self,
+        root: nn.Module,
+        graph: fx.Graph | None = None,
+        rank: int = 0,
+        constants: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        self.constants = types.SimpleNamespace(**(constants or {}))  # the source reads them here
         self.rank = rank  # of the inputs that the network was traced for
         self.first = ""  # the name of forward's first argument
         self.source, self.names = "", dict[str, Any]()  # what the source refers to

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from snip.anatomy.calling import arguments
+from snip.anatomy.calling import arguments, doubled
 from snip.anatomy.parameters import ordinary
 from snip.common.errors import InputError, first_line
 from snip.common.files import PathLike, write_with
@@ -61,7 +61,7 @@ def _require() -> None:
 
 
 def _at_least_two(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.cat([tensor, tensor]) if tensor.ndim and len(tensor) == 1 else tensor
+    return doubled(tensor) if tensor.ndim and len(tensor) == 1 else tensor
 
 
 def _any_first_dimension(

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import inspect
-import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
-from snip.anatomy.calling import arguments
+from snip.anatomy.calling import arguments, doubled
 from snip.anatomy.undisturbed import restored_modes, undisturbed
 from snip.common.errors import first_line
 from snip.tracing.arguments import given, writes_in_place
-from snip.tracing.operations import operation
+from snip.tracing.kinds import Kind
+from snip.tracing.operations import UNKNOWN, operation
+from snip.tracing.tracer import CarefulTracer
+
+TENSOR_ATTRIBUTES = ("T", "H", "mT", "mH", "data", "real", "imag")
 
 
 class UntraceableError(Exception):
@@ -29,55 +33,75 @@ class Traced:
 
     graph: fx.Graph
     values: tuple[Any, ...]  # one per placeholder
+    constants: dict[str, torch.Tensor]  # tensors that the forward made, by the names in the graph
     switches: bool  # whether the forward switches gradients or autocast on or off on its way
+    writes: tuple[str, ...]  # attributes and buffers that the forward wrote while it was traced
 
 
-def trace(model: nn.Module, inputs: Any) -> Traced:
-    """The model's operations in its present mode, as called on `inputs`."""
+def trace(model: nn.Module, inputs: Any, *, buffers: bool = False) -> Traced:
+    """The model's operations in its present mode, as called on `inputs`.
+
+    With `buffers`, operations on the model's buffers are part of the graph; otherwise their
+    results are constants. The model and the random state are left exactly as they were.
+    """
     args, kwargs = arguments(model, inputs)
-    try:
-        bound = inspect.signature(model.forward).bind(*args, **kwargs)
-        tracer = _CarefulTracer(bound)
-        graph = tracer.trace(model)
-    except Exception as error:  # what a user's forward may raise under tracing has no common kind
-        raise UntraceableError(f"{type(error).__name__}: {first_line(error)}") from error
+    with undisturbed(model) as before:
+        try:
+            bound = inspect.signature(model.forward).bind(*args, **kwargs)
+            tracer = CarefulTracer(bound, buffers=buffers)
+            graph = tracer.trace(model)
+        except Exception as error:  # what a user's forward may raise has no common kind
+            raise UntraceableError(f"{type(error).__name__}: {first_line(error)}") from error
+        if before.has_drawn():
+            raise UntraceableError("its forward draws random numbers that a graph would repeat")
+        writes = tuple(before.changes())
     for node in graph.nodes:
         if node.op == "call_module" and not node.args and "input" in node.kwargs:
             node.args, node.kwargs = (node.kwargs["input"],), {}
-    return Traced(graph, tuple(tracer.values), tracer.switches)
+    return Traced(graph, tuple(tracer.values), tracer.constants, tracer.switches, writes)
 
 
 def trace_for_training(model: nn.Module, inputs: Any) -> Traced:
     """The model's operations, if the graph alone does what the model does in both modes.
 
-    Every node then knows the shape of its result on `inputs`: `node.meta["shape"]`.
+    Every node then knows the shape of its result on `inputs`, `node.meta["shape"]`, and on a batch
+    of twice that size, `node.meta["doubled"]`. The latter is missing where the model does not run
+    on such a batch.
     """
     with restored_modes(model):
-        training = trace(model.train(), inputs)
-        traced = trace(model.eval(), inputs)
-    if traced.switches or training.switches:
-        raise UntraceableError("its forward switches gradients or autocast on or off")
-    if str(training.graph) != str(traced.graph):
+        training = trace(model.train(), inputs, buffers=True)
+        traced = trace(model.eval(), inputs, buffers=True)
+    _refuse_side_effects(training)
+    _refuse_side_effects(traced)
+    if str(training.graph) != str(traced.graph) or not _same_constants(training, traced):
         raise UntraceableError("its forward does something else in training than in evaluation")
     _refuse_overwriting(traced.graph, model)
     with undisturbed(model), torch.no_grad():
         Run(model.eval(), traced).run(*copied(traced.values))
+        with suppress(Exception):  # a forward may insist on its batch size in any way
+            twice = pytree.tree_map_only(torch.Tensor, doubled, traced.values)
+            Run(model, traced, "doubled").run(*twice)
     return traced
 
 
 class Run(fx.Interpreter):
     """Runs a traced forward once, and notes the shape of every tensor on its node."""
 
-    def __init__(self, model: nn.Module, traced: Traced) -> None:
+    def __init__(self, model: nn.Module, traced: Traced, note: str = "shape") -> None:
         super().__init__(model, graph=traced.graph)
         self.extra_traceback = False  # an error is told as it is
+        self.constants, self.note = traced.constants, note
 
     def run_node(self, n: fx.Node) -> Any:
         """Run one node as usual."""
         result = super().run_node(n)
         if isinstance(result, torch.Tensor):
-            n.meta["shape"] = tuple(result.shape)
+            n.meta[self.note] = tuple(result.shape)
         return result
+
+    def fetch_attr(self, target: str) -> Any:
+        """An attribute of the model, or a constant of the graph."""
+        return self.constants[target] if target in self.constants else super().fetch_attr(target)
 
 
 def called(node: fx.Node, model: nn.Module) -> nn.Module | None:
@@ -96,90 +120,62 @@ def copied(value: Any) -> Any:
     return value
 
 
-class _CarefulProxy(fx.Proxy):
-    """Writes `a += b` down as what it is; torch.fx makes `a = a + b` of it."""
-
-    def __iadd__(self, other: Any) -> fx.Proxy:
-        return self._in_place(operator.iadd, other)
-
-    def __isub__(self, other: Any) -> fx.Proxy:
-        return self._in_place(operator.isub, other)
-
-    def __imul__(self, other: Any) -> fx.Proxy:
-        return self._in_place(operator.imul, other)
-
-    def __itruediv__(self, other: Any) -> fx.Proxy:
-        return self._in_place(operator.itruediv, other)
-
-    def _in_place(self, sign: Callable[[Any, Any], Any], other: Any) -> fx.Proxy:
-        return self.tracer.create_proxy("call_function", sign, (self, other), {})
+def _refuse_side_effects(traced: Traced) -> None:
+    """Refuse what a forward does beside its operations: the graph would not do it."""
+    if traced.switches:
+        raise UntraceableError("its forward switches gradients or autocast on or off")
+    if traced.writes:
+        raise UntraceableError(f"its forward writes {traced.writes[0]}")
+    if any(constant.requires_grad for constant in traced.constants.values()):
+        raise UntraceableError("its forward makes a tensor that requires gradients")
 
 
-class _CarefulTracer(fx.Tracer):
-    """Traces one call: the tensors given become placeholders, all else is part of the graph.
-
-    Arguments that are not tensors, or that were not given, are what they are in this call, so
-    that a forward may ask `if mask is None`. Switches of the gradient mode, which no graph
-    contains, are noticed.
-    """
-
-    def __init__(self, bound: inspect.BoundArguments) -> None:
-        super().__init__()
-        self.bound, self.given = bound, tuple(bound.arguments)
-        self.values: list[Any] = []
-        self.switches, self._modes = False, _modes()
-        bound.apply_defaults()
-
-    def create_args_for_root(
-        self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
-    ) -> tuple[Any, list[Any]]:
-        """The forward with a placeholder for each tensor of the call."""
-        call = self.bound
-        for name in self.given:
-            value, kind = call.arguments[name], call.signature.parameters[name].kind
-            if kind is inspect.Parameter.VAR_POSITIONAL:
-                made: Any = tuple(self._placeholder(f"{name}_{i}", v) for i, v in enumerate(value))
-            elif kind is inspect.Parameter.VAR_KEYWORD:
-                made = {key: self._placeholder(key, v) for key, v in value.items()}
-            else:
-                made = self._placeholder(name, value)
-            call.arguments[name] = made
-        return partial(root_fn, self.root, *call.args, **call.kwargs), []
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        """Make proxies that notice what is written in place."""
-        return _CarefulProxy(node, self)
-
-    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        """Notice whether a mode has changed since the start."""
-        self.switches |= _modes() != self._modes
-        return super().create_node(*args, **kwargs)
-
-    def _placeholder(self, name: str, value: Any) -> Any:
-        if not isinstance(value, (torch.Tensor, tuple, list, dict)):
-            return value
-        self.values.append(value)
-        return self.create_proxy("placeholder", name, (), {})
-
-
-def _modes() -> tuple[bool, bool, bool]:
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled()
+def _same_constants(one: Traced, two: Traced) -> bool:
+    """Whether two graphs have equal constants under each name."""
+    pairs = zip(one.constants.values(), two.constants.values(), strict=False)
+    same = all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+    return same and one.constants.keys() == two.constants.keys()
 
 
 def _refuse_overwriting(graph: fx.Graph, model: nn.Module) -> None:
-    """An operation in place on a tensor that is read again later changes what is read."""
+    """Refuse a graph in which an operation overwrites a tensor that is read again later."""
+    memory = _memory(graph, model)
     place = {node: i for i, node in enumerate(graph.nodes)}
     for node in graph.nodes:
+        if node.kwargs.get("out") is not None:
+            raise UntraceableError(f"{node} writes into the tensor given as `out`")
         if not writes_in_place(node, called(node, model)):
             continue
-        for tensor in _same_memory(given(node, 0, "input"), model):
-            if any(place[user] > place[node] for user in tensor.users):
+        for tensor in memory[node]:
+            if tensor.op == "get_attr":
+                raise UntraceableError(f"its forward writes {tensor.target}")
+            read_again = any(place[user] > place[node] for user in tensor.users)
+            if place[tensor] < place[node] and read_again:
                 raise UntraceableError(f"{node} overwrites {tensor}, which is read again")
 
 
-def _same_memory(node: Any, model: nn.Module) -> Iterator[fx.Node]:
-    """The tensor, and those it is a view of."""
-    while isinstance(node, fx.Node):
-        yield node
-        is_view = operation(node, called(node, model)).is_view
-        node = given(node, 0, "input") if is_view else None
+def _memory(graph: fx.Graph, model: nn.Module) -> dict[fx.Node, list[fx.Node]]:
+    """For each node all nodes, itself included, whose results may share one memory with its own."""
+    found: dict[fx.Node, list[fx.Node]] = {}
+    for node in graph.nodes:
+        found[node] = [node]
+        for source in _sources(node, model):
+            if found[source] is not found[node]:
+                joined = found[source] + found[node]
+                found.update(dict.fromkeys(joined, joined))
+    return found
+
+
+def _sources(node: fx.Node, model: nn.Module) -> list[fx.Node]:
+    """The arguments with which a result may share memory: all, of an operation nobody knows."""
+    module = called(node, model)
+    if not node.op.startswith("call_"):
+        return []
+    known = operation(node, module)
+    if known is UNKNOWN:
+        return node.all_input_nodes
+    first = given(node, 0, "input")
+    shares = known.is_view or writes_in_place(node, module)
+    if known.kind is Kind.ATTRIBUTE:  # of x.shape and x.dtype nothing can be overwritten
+        shares = given(node, 1, "name") in TENSOR_ATTRIBUTES
+    return [first] if shares and isinstance(first, fx.Node) else []

@@ -19,7 +19,7 @@ class Kind(Enum):
     CAST = "another type or device for the same numbers"
     SAME = "the same numbers"
     # Two tensors, number by number.
-    SUM = "something only where one of the two is: sums, differences, the larger of two"
+    SUM = "not zero only where one of the two is not zero: sums, differences, the larger of two"
     PRODUCT = "zero where one of the two is"
     QUOTIENT = "zero where the first is"
     POWER = "the first to the power of the second"

@@ -54,11 +54,12 @@ OPERATIONS: tuple[Operation, ...] = (
     *_row(
         Kind.POINTWISE,
         """leaky_relu elu selu celu gelu silu mish hardtanh hardswish tanh tanhshrink softshrink
-        hardshrink softsign threshold erf sin atan asinh abs absolute neg negative pos positive
-        square clamp clip clamp_min clamp_max round floor ceil trunc sign sgn""",
+        hardshrink softsign threshold erf sin atan asinh abs absolute neg negative square
+        clamp clip clamp_min clamp_max round floor ceil trunc sign sgn""",
         zero=True,
         layouts=True,
     ),
+    *_row(Kind.POINTWISE, "pos positive", zero=True, layouts=True, view=True),
     *_row(Kind.POINTWISE, "sigmoid hardsigmoid logsigmoid softplus cos erfc", layouts=True),
     *_row(Kind.POINTWISE, "tan asin sinh atanh log1p expm1 sqrt nan_to_num", zero=True),
     *_row(Kind.POINTWISE, "exp exp2 log log2 log10 acos cosh rsqrt reciprocal"),
@@ -80,9 +81,10 @@ OPERATIONS: tuple[Operation, ...] = (
     *_row(Kind.TRANSPOSED_CONVOLUTION, "conv_transposeNd"),
     *_row(
         Kind.MATRIX_PRODUCT,
-        """bilinear matmul mm bmm mv dot inner outer einsum tensordot addmm addmv baddbmm addbmm
+        """bilinear matmul mm bmm mv dot inner outer tensordot addmm addmv baddbmm addbmm
         multi_dot chain_matmul""",
     ),
+    *_row(Kind.MATRIX_PRODUCT, "einsum", view=True),  # "ij->ji"
     *_row(Kind.RECURRENT, "lstm gru rnn rnn_tanh rnn_relu"),
     *_row(Kind.CELL, "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
     *_row(Kind.BATCH_NORM, "batch_norm batch_normNd"),
@@ -116,9 +118,10 @@ OPERATIONS: tuple[Operation, ...] = (
     *_row(Kind.QUESTION, "dim is_floating_point"),
     # Anything else that someone has a rule for, by its name.
     *_row(Kind.OTHER, "expand expand_as chunk split unbind diagonal view_as", view=True),
+    *_row(Kind.OTHER, "alpha_dropout feature_alpha_dropout", view=True),
     *_row(
         Kind.OTHER,
-        """local_response_norm alpha_dropout feature_alpha_dropout max min norm vector_norm std var
+        """local_response_norm max min norm vector_norm std var
         std_mean var_mean glu normalize rms_norm _weight_norm masked_fill where cosine_similarity
         pairwise_distance embedding embedding_bag logsumexp softmax softmin gumbel_softmax
         log_softmax layer_norm group_norm instance_norm instance_normNd

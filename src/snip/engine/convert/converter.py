@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from snip.anatomy.hooks import hooked
+from snip.anatomy.accelerated import CONSTANTS
 from snip.engine.convert.joining import drop_unused, join_chains, join_norms, join_steps
 from snip.engine.layers.conv import SparseConv2d
 from snip.engine.layers.layouts import (
@@ -35,14 +35,17 @@ from snip.tracing.arguments import (
 )
 from snip.tracing.forward import Traced, called
 from snip.tracing.kinds import Kind
-from snip.tracing.operations import UNKNOWN, Operation, operation
+from snip.tracing.operations import Operation, operation
 
 PLAIN, BLOCKS, COLUMNS = "plain", "blocks", "columns"
 
 
 @dataclass
 class Value:
-    """A node of the old graph in the new one: its layouts so far, and its batch size."""
+    """What the new graph has for one node of the old.
+
+    A node per layout needed so far, and the node of its batch size.
+    """
 
     forms: dict[str, fx.Node] = field(default_factory=dict)
     batch: fx.Node | None = None
@@ -62,7 +65,7 @@ class Converter:
     """Walks the old graph once and writes the new one, with conversions only where needed."""
 
     def __init__(self, traced: Traced, root: nn.Module) -> None:
-        self.old, self.root = traced.graph, root
+        self.old, self.constants, self.root = traced.graph, traced.constants, root
         self.graph = fx.Graph()
         self.values: dict[fx.Node, Value] = {}
         self.calls = Counter(n.target for n in self.old.nodes if n.op == "call_module")
@@ -94,9 +97,10 @@ class Converter:
     def _convert(self, node: fx.Node) -> Value:
         module = called(node, self.root)
         first = node.args[0] if node.args else None
-        if isinstance(module, SparseConv2d) and module.way != DENSE:
+        rank = len(self._shape(first))
+        if isinstance(module, SparseConv2d) and module.way != DENSE and rank == 4:
             return self._layer(node, module, BLOCKS)
-        if isinstance(module, SparseLinear) and len(self._shape(first)) == 2:
+        if isinstance(module, SparseLinear) and rank == 2:
             return self._layer(node, module, COLUMNS)
         value = self.values[first] if isinstance(first, fx.Node) else Value()
         if isinstance(module, BlockNorm2d) and value.form == BLOCKS:
@@ -110,7 +114,10 @@ class Converter:
     # ---- rules: each returns None where it does not apply, and the node stays plain ----
 
     def _layer(self, node: fx.Node, module: Any, form: str) -> Value:
-        """A layer in a layout of its own, in one with the ReLU behind it."""
+        """Call a layer on its own layout.
+
+        A ReLU that alone reads the result is computed in the same call.
+        """
         x = self._as(node.args[0], form)
         batch = self.values[node.args[0]].batch  # type: ignore[index]
         follower = self._lone_relu(node)
@@ -137,8 +144,10 @@ class Converter:
         one, two = node.args
         if not (isinstance(one, fx.Node) and isinstance(two, fx.Node)):
             return None
-        if self._shape(one) != self._shape(two):  # broadcasting
+        if not self._same_batch(one, two):  # broadcasting
             return None
+        if value.form == PLAIN and writes_in_place(node, module):
+            return None  # the network's own input, which its caller sees overwritten
         form = next(v.form for v in (self.values[one], self.values[two]) if v.form != PLAIN)
         parts = self._as(one, form), self._as(two, form)
         function = getattr(torch, self._operation(node).name)
@@ -152,7 +161,7 @@ class Converter:
         return self._made(BLOCKS, max_pool_on_blocks, *args, batch=value.batch)
 
     def _flatten(self, node: fx.Node, module: Any, value: Value) -> Value | None:
-        if not flattens_rows(node, module, len(self._shape(node.args[0]))):
+        if not self._flattens_rows(node):
             return None
         if value.form == COLUMNS:
             return value
@@ -165,7 +174,7 @@ class Converter:
             applies = averages_planes(node)
         else:
             lone = setting(node, module, 1, "output_size") in (1, (1, 1), [1, 1])
-            applies = lone and all(self._operation(u).kind is Kind.FLATTEN for u in node.users)
+            applies = lone and all(map(self._flattens_rows, node.users))
         if value.form != BLOCKS or not applies:
             return None
         args = value.made, value.batch
@@ -179,7 +188,11 @@ class Converter:
 
     def _plain(self, node: fx.Node) -> Value:
         """Anything else: as it was, on plain tensors."""
-        return Value({PLAIN: self._copy(node, lambda old: self._as(old, PLAIN))})
+        if node.op == "get_attr" and node.target in self.constants:
+            return Value({PLAIN: self.graph.get_attr(f"{CONSTANTS}.{node.target}")})
+        made = self._copy(node, lambda old: self._as(old, PLAIN))
+        made.meta["shape"] = self._shape(node)
+        return Value({PLAIN: made})
 
     # ---- layouts ----
 
@@ -213,9 +226,19 @@ class Converter:
     # ---- the old graph ----
 
     def _operation(self, node: fx.Node) -> Operation:
-        """What the table knows of a node. Hooks wait for a plain call: nothing is known then."""
-        module = called(node, self.root)
-        return UNKNOWN if module is not None and hooked(module) else operation(node, module)
+        """What the table knows of a node."""
+        return operation(node, called(node, self.root))
+
+    def _flattens_rows(self, node: fx.Node) -> bool:
+        """Whether a node makes one row of each element of the batch."""
+        is_flatten = self._operation(node).kind is Kind.FLATTEN
+        rank = len(self._shape(node.args[0]))
+        return is_flatten and flattens_rows(node, called(node, self.root), rank)
+
+    def _same_batch(self, one: fx.Node, two: fx.Node) -> bool:
+        """Whether two tensors have one shape at any batch size: as given, and at twice that."""
+        twice = one.meta.get("doubled")
+        return self._shape(one) == self._shape(two) and twice == two.meta.get("doubled", ())
 
     def _lone_relu(self, node: fx.Node) -> fx.Node | None:
         """The ReLU behind a layer that nothing else reads, to be computed with it.

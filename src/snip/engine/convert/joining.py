@@ -42,11 +42,13 @@ def join_norms(graph: fx.Graph, root: nn.Module) -> None:
 
 
 def join_steps(graph: fx.Graph, root: nn.Module) -> None:
-    """Spare conversions around recurrent layers, before them and of what is read of them."""
+    """Leave out conversions in front of recurrent layers, and outputs that nothing reads."""
     for node in list(graph.nodes):
         if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
             continue
-        if isinstance(root.get_submodule(str(node.target)), SparseRecurrent):
+        source: Any = node.args[0]
+        batched = len(source.meta.get("shape", ())) == 3  # not one sequence alone
+        if batched and isinstance(root.get_submodule(str(node.target)), SparseRecurrent):
             _join_source(graph, root, node)
             _join_last_output(graph, root, node)
 

@@ -40,7 +40,7 @@ Ways = dict[str, str]
 
 def fastest_ways(traced: Traced, root: nn.Module, timings: Timings, *, training: bool) -> Ways:
     """How each layer runs that is not to run sparse, by its name."""
-    with torch.set_grad_enabled(training):
+    with torch.set_grad_enabled(training), torch.random.fork_rng(devices=[]):
         return _fastest_ways(traced, root, timings, training)
 
 
@@ -54,7 +54,7 @@ def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: b
         if isinstance(layer, SparseLinear):
             if _dense_linear_wins(layer, node, timings, training):
                 chosen[name] = DENSE
-        elif isinstance(layer, SparseConv2d):
+        elif isinstance(layer, SparseConv2d) and len(node.meta["shape"]) == 4:
             seconds = _conv_times(layer, node, timings, training)
             on_blocks = min((SPARSE, WINOGRAD), key=lambda way: seconds[way])
             graph.add_edge(BLOCKS, node, capacity=seconds[DENSE])
@@ -102,7 +102,7 @@ def _conv_times(
         forward = layer.in_dense if way == DENSE else partial(layer.on_blocks, batch=shape[0])
         return _round(partial(_run_as, layer, way, forward, x), layer, x, training)
 
-    where = f"groups={layer.groups} first={first} {_setting(training)}"
+    where = f"dilation={layer.dilation} groups={layer.groups} first={first} {_setting(training)}"
     for way in layer.ways():
         key = f"{way} {list(shape)} {layer.extra_repr()} {where}"
         seconds[way] = timings.get(key, partial(work_of, way), _best)

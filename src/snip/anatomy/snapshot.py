@@ -1,0 +1,127 @@
+"""What a user's forward may change beside computing: attributes, buffers and the random state."""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from collections import OrderedDict, defaultdict, deque
+from typing import Any
+
+import torch
+from torch import nn
+
+_CONTAINERS = (dict, OrderedDict, defaultdict, list, set, deque)
+_SIMPLE = (bool, int, float, str)
+_TORCHS_OWN = ("_parameters", "_buffers", "_modules")  # where a module keeps such attributes
+
+
+class Snapshot:
+    """A model's attributes, the values of its tensors except parameters, and the random state.
+
+    What attributes contain counts too: dicts, lists and sets, however deep they are nested.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._containers: dict[int, tuple[str, Any, Any]] = {}  # name, container, its copy
+        self._tensors: dict[int, tuple[str, torch.Tensor, torch.Tensor, int]] = {}
+        for name, module in model.named_modules():
+            self._note(name, vars(module))
+        self._random = _random_state()
+
+    def changes(self) -> list[str]:
+        """The names of attributes and buffers that were written since."""
+        found = [
+            name
+            for name, value, before, version in self._tensors.values()
+            if _written(value, before, version)
+        ]
+        for name, now, before in self._containers.values():
+            if not isinstance(now, dict):
+                found += [] if _same_parts(now, before) else [name]
+                continue
+            for key in dict.fromkeys([*now, *before]):
+                if not _same(now.get(key, _same), before.get(key, _same)):
+                    found.append(_joined(name, key))
+        return found
+
+    def has_drawn(self) -> bool:
+        """Whether torch, Python or NumPy drew random numbers since."""
+        return _random_state() != self._random
+
+    def restore(self) -> None:
+        """Give the model and the random state back what they had."""
+        for _, now, before in self._containers.values():
+            if not _same_parts(now, before):
+                now.clear()
+                (now.update if isinstance(now, (dict, set)) else now.extend)(before)
+        for _, value, before, version in self._tensors.values():
+            if _written(value, before, version):
+                with torch.no_grad():
+                    value.copy_(before)
+        _set_random_state(self._random)
+
+    def _note(self, name: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+            self._tensors[id(value)] = name, value, value.detach().clone(), _version(value)
+        elif isinstance(value, tuple):
+            for part in value:
+                self._note(name, part)
+        elif type(value) in _CONTAINERS and id(value) not in self._containers:
+            self._containers[id(value)] = name, value, copy.copy(value)
+            parts = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, part in parts:
+                self._note(_joined(name, key), part)
+
+
+def _joined(name: str, key: Any) -> str:
+    if key in _TORCHS_OWN:
+        return name
+    return f"{name}.{key}" if name else str(key)
+
+
+def _same(one: Any, two: Any) -> bool:
+    """Whether two attributes are one object, or equal where that is all that matters."""
+    return one is two or (type(one) is type(two) and isinstance(one, _SIMPLE) and one == two)
+
+
+def _same_parts(one: Any, two: Any) -> bool:
+    """Whether two containers hold the same objects in the same order."""
+    if isinstance(one, set):
+        return bool(one == two)
+    if isinstance(one, dict) and not _same_parts([*one.values()], [*two.values()]):
+        return False
+    return len(one) == len(two) and all(map(_same, one, two))
+
+
+def _written(value: torch.Tensor, before: torch.Tensor, version: int) -> bool:
+    """Whether a tensor was written in place; a write through `.data` changes no version."""
+    if _version(value) != version or value.shape != before.shape:
+        return True
+    if value.layout != torch.strided or value.is_meta:
+        return False
+    both_nan = (value != value) & (before != before)
+    return not bool(((value == before) | both_nan).all())
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _random_state() -> tuple[Any, Any, Any]:
+    """The states of torch's, Python's and, if NumPy is in use, of NumPy's generator."""
+    numpy = sys.modules.get("numpy")
+    theirs = () if numpy is None else numpy.random.get_state()
+    return torch.get_rng_state().tolist(), random.getstate(), [_listed(part) for part in theirs]
+
+
+def _listed(part: Any) -> Any:
+    return part if isinstance(part, _SIMPLE) else part.tolist()
+
+
+def _set_random_state(state: tuple[Any, Any, Any]) -> None:
+    torchs, pythons, numpys = state
+    torch.set_rng_state(torch.tensor(torchs, dtype=torch.uint8))
+    random.setstate(pythons)
+    if numpys:
+        sys.modules["numpy"].random.set_state(tuple(numpys))
