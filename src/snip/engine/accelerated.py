@@ -16,6 +16,12 @@ from snip.anatomy.accelerated import Accelerated
 from snip.common.errors import InputError
 from snip.engine.fused.program import Straight
 from snip.engine.fused.stages import straight_stages
+from snip.engine.kernels.memory import is_fake
+
+RECORDED = (
+    "an accelerated network cannot be recorded (torch.export, torch.jit, FakeTensorMode): what it "
+    "computes is native code, which they do not see. Record snip.densify(model) instead."
+)
 
 
 class Conversion:
@@ -47,6 +53,7 @@ class Conversion:
 
     def forward(self, network: Any, kind: Any, args: Any, kwargs: Any) -> Any:
         """What a network of the user's class `kind` computes."""
+        _refuse_recording((*args, *kwargs.values()))
         x = self._lone_input(args, kwargs)
         if self.run is None or x is None:
             return kind.forward(network, *args, **kwargs)
@@ -138,6 +145,9 @@ class AcceleratedNetwork(Accelerated):
             "not notice. Change snip.densify(network), and accelerate that."
         )
 
+    def __prepare_scriptable__(self) -> Any:
+        raise InputError(RECORDED)  # what torch.jit.script asks first
+
     def _get_name(self) -> str:
         return f"Accelerated{type(self).__name__}"  # for print(network)
 
@@ -169,6 +179,11 @@ def _accelerated_class(kind: Any) -> Any:
 
     @functools.wraps(kind.forward)
     def forward(self: AcceleratedNetwork, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            # Imported here because it takes torch more than a second to load its compiler.
+            from snip.engine.uncompiled import run_uncompiled
+
+            return run_uncompiled(self.snip_conversion.forward, self, kind, args, kwargs)
         return self.snip_conversion.forward(self, kind, args, kwargs)
 
     # Its names are the user's class's: libraries write them into files, and look up their source.
@@ -176,6 +191,13 @@ def _accelerated_class(kind: Any) -> Any:
     names = {"forward": forward, **{name: getattr(kind, name) for name in copied}}
     bases = (AcceleratedNetwork, kind)
     return types.new_class(kind.__name__, bases, exec_body=lambda body: body.update(names))
+
+
+def _refuse_recording(inputs: tuple[Any, ...]) -> None:
+    """InputError where torch follows a forward to write down what it computes."""
+    recorded = torch.jit.is_tracing() or torch.compiler.is_exporting()
+    if recorded or any(isinstance(x, torch.Tensor) and is_fake(x) for x in inputs):
+        raise InputError(RECORDED)
 
 
 def _empty_network(kind: Any) -> Any:

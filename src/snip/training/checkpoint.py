@@ -78,10 +78,11 @@ def restore(
     _same_network(path, content["model"], model)
     _warn_of_threads(content["threads"])
     try:
+        _check_optimizer(content["optimizer"], optimizer)
         optimizer.load_state_dict(content["optimizer"])
         model.load_state_dict({**extra_state(model), **content["model"]})
         set_random_state(content["rng"])
-    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+    except (AttributeError, KeyError, ValueError, RuntimeError, TypeError) as error:
         raise files.damaged(path, error, START_OVER) from error
     return dict(content["state"])
 
@@ -145,6 +146,25 @@ def _same_run(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) ->
             f"checkpoint {path} belongs to another configuration ({changed}): "
             "choose another folder, or start over in this one with resume=False."
         )
+
+
+def _check_optimizer(theirs: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """ValueError unless what the optimiser keeps of each parameter fits it.
+
+    Step counters apart, these are tensors like the parameter (momentum_buffer, exp_avg and so on);
+    `load_state_dict` takes tensors of any shape.
+    """
+    saved = [number for group in theirs["param_groups"] for number in group["params"]]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for number, parameter in zip(saved, parameters, strict=True):
+        for name, kept in theirs["state"].get(number, {}).items():
+            if name == "step" or kept is None:
+                continue
+            if kept.shape != parameter.shape or kept.dtype != parameter.dtype:
+                raise ValueError(
+                    f"its {name} of parameter {number} is {kept.dtype} {list(kept.shape)}, and the "
+                    f"parameter is {parameter.dtype} {list(parameter.shape)}"
+                )
 
 
 def _same_network(path: Path, theirs: Mapping[str, Any], model: nn.Module) -> None:

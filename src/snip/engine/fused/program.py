@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from snip.anatomy.accelerated import Accelerated
-from snip.common.errors import InputError
 from snip.engine.fused.stages import Stage
 from snip.engine.kernels.library import vector_floats
+from snip.engine.kernels.memory import memory_of, pointer, readable
 from snip.engine.kernels.straight import (
     CONV,
     LINEAR,
@@ -62,7 +62,7 @@ class Program:
             state.append(self._root.get_submodule(name) is module)
             for p in module._parameters.values():
                 if p is not None:
-                    state += (id(p), p.data_ptr(), p.requires_grad)
+                    state += (id(p), memory_of(p), p.requires_grad)
         return state
 
     def _layer(self, stage: Stage, root: nn.Module, *, first: bool) -> LayerStruct:
@@ -74,7 +74,8 @@ class Program:
             layer: Any = root.get_submodule(stage.module)
             self._owners[stage.module] = layer
             made.relu = layer.relu
-            made.values, made.values_at = self._parameter(layer.weight, layer.weight.numel())
+            kept = layer.packed["weight"].kept
+            made.values, made.values_at = self._parameter(layer.weight, kept, kept)
             self._bias(made, layer)
             (self._linear if stage.kind == "linear" else self._conv)(made, layer, first)
         made.outputs = math.prod(self._shape)
@@ -85,12 +86,13 @@ class Program:
         if layer.bias is None or packed is None:
             made.bias_at = -1
             return
-        made.bias, made.bias_at = self._parameter(layer.bias, packed.total)
+        made.bias, made.bias_at = self._parameter(layer.bias, packed.kept, packed.total)
         if packed.kept < packed.total:
             dense = torch.zeros(packed.total, dtype=torch.float32, device="cpu")
             rows = packed.positions.to(torch.int32)
-            made.bias_kept, made.bias = made.bias, dense.data_ptr()
-            made.bias_rows, made.bias_count = rows.data_ptr(), packed.kept
+            made.bias_kept, made.bias = made.bias, pointer(dense, dense.shape, "the bias")
+            made.bias_rows = pointer(rows, (packed.kept,), "the bias's rows", dtype=torch.int32)
+            made.bias_count = packed.kept
             self._alive += [dense, rows]
 
     def _linear(self, made: LayerStruct, layer: SparseLinear, first: bool) -> None:
@@ -123,15 +125,17 @@ class Program:
         self._shape = (channels, *window.out_size)
         self._alive.append(struct)
 
-    def _parameter(self, parameter: nn.Parameter, room: int) -> tuple[int, int]:
-        """The address of its values, and its place in the gradient (-1: not trained)."""
-        if not native(parameter) or not parameter.is_contiguous():
-            raise InputError("the native network takes contiguous float32 parameters on the CPU.")
+    def _parameter(self, parameter: nn.Parameter, count: int, room: int) -> tuple[Any, int]:
+        """The address of its values, and its place in the gradient (-1: not trained).
+
+        `room` is how many numbers of the gradient it needs while that is computed.
+        """
+        address = pointer(parameter, (count,), "a parameter")
         if not parameter.requires_grad:
-            return parameter.data_ptr(), -1
+            return address, -1
         offset, self._gradients = self._gradients, self._gradients + room
         self.places[parameter] = offset
-        return parameter.data_ptr(), offset
+        return address, offset
 
 
 class Straight:
@@ -157,9 +161,10 @@ class Straight:
         return self._program(root, images.shape, training=True)
 
     def takes_batch(self, images: torch.Tensor, labels: torch.Tensor) -> bool:
-        """Whether the native call reads such images and labels."""
-        usual = labels.dtype == torch.int64 and labels.device.type == "cpu"
-        return usual and self._takes(images) and labels.shape == images.shape[:1]
+        """Whether the native call reads such a batch and computes all the gradients it asks for."""
+        if images.requires_grad or not readable(labels, torch.int64):
+            return False
+        return self._takes(images) and labels.shape == images.shape[:1]
 
     def _takes(self, x: Any) -> bool:
         return isinstance(x, torch.Tensor) and x.ndim == self.rank and len(x) > 0 and native(x)

@@ -15,6 +15,8 @@ from snip.engine.fused.program import Program, Straight, straight_of
 from snip.engine.fused.update import Update
 from snip.engine.kernels.straight import Gradients
 
+IGNORED = -100  # cross-entropy's ignore_index
+
 # step(model, optimizer, images, labels) -> (mean loss, wrong answers)
 Step = Callable[[nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor], tuple[float, int]]
 # The same for one model and optimiser: step(images, labels)
@@ -31,16 +33,24 @@ def train_step(
     optimizer.zero_grad(set_to_none=True)
     logits = model(images)
     loss = F.cross_entropy(logits, labels)
-    value = loss.item()
+    value, wrong = loss.item(), wrong_answers(logits, labels)  # all that may fail, before any moves
     if math.isfinite(value):
         loss.backward()
         optimizer.step()
-    return value, wrong_answers(logits, labels)
+    return value, wrong
 
 
 def wrong_answers(logits: torch.Tensor, labels: torch.Tensor) -> int:
-    """How many rows have their highest logit elsewhere than at the label."""
-    return int((logits.argmax(1) != labels).sum().item())
+    """How many rows have their highest logit elsewhere than at the label.
+
+    Of probabilities for labels the highest counts, and labels that cross-entropy ignores are never
+    wrong.
+    """
+    classes = 0 if logits.ndim == 1 else 1  # a lone sample has no dimension for the batch
+    answers = logits.argmax(classes)
+    if labels.is_floating_point():
+        return int((answers != labels.argmax(classes)).sum().item())
+    return int(((answers != labels) & (labels != IGNORED)).sum().item())
 
 
 def training_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> TakeStep:
@@ -85,6 +95,8 @@ class FusedStep:
         """Whether native calls can take this batch; prepares them for a new shape of batch."""
         straight = straight_of(self.model)
         if straight is None or hooked(self.model) or not straight.takes_batch(images, labels):
+            return False
+        if not torch.is_grad_enabled():  # without gradients there is no step, as torch will say
             return False
         if images.shape != self._shape or self._program is None or not self._program.holds():
             self._prepare(straight, images, labels)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from snip.common.errors import InputError
 from snip.engine.fused.program import Program
-from snip.engine.kernels.library import pointer
+from snip.engine.kernels.memory import memory_of, pointer
 from snip.engine.kernels.straight import ParameterStruct, sgd_update
 from snip.masks.holding import after_step
 
@@ -21,28 +23,25 @@ class Update:
     def __init__(self, program: Program, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer, self._places = optimizer, program.places
         self._structs: ctypes.Array[ParameterStruct] | None = None
-        self._settings: list[Any] = []
+        self._prepared: list[Any] | None = None  # what `_state` was when the structs were made
         self._written: list[torch.Tensor] = []
 
     def __call__(self, gradients: torch.Tensor) -> None:
         """Take the step."""
-        if not self._native():
+        structs = self._current_structs() if self._is_plain_sgd() else None
+        if structs is None:
             self.optimizer.zero_grad(set_to_none=True)
             for p, offset in self._places.items():
                 p.grad = gradients[offset : offset + p.numel()].view(p.shape).clone()
             self.optimizer.step()
             return
-        settings = self._places_and_settings()
-        if self._structs is None or settings != self._settings:
-            self._structs = self._pointed()
-            self._settings = self._places_and_settings()  # with the buffers that were missing
-        sgd_update(self._structs, gradients)
+        sgd_update(structs, gradients)
         for tensor in self._written:  # what autograd saved of them is not valid any more
             torch.autograd.graph.increment_version(tensor)
         # What torch.optim.lr_scheduler looks for before it moves on.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
 
-    def _native(self) -> bool:
+    def _is_plain_sgd(self) -> bool:
         """Whether it is plain SGD, and no hook waits for its step."""
         optimizer: Any = self.optimizer
         if type(optimizer) is not torch.optim.SGD:
@@ -57,12 +56,22 @@ class Update:
             for group in optimizer.param_groups
         )
 
-    def _places_and_settings(self) -> list[Any]:
+    def _current_structs(self) -> ctypes.Array[ParameterStruct] | None:
+        """The structs for the optimiser as it is now; None if its state is not as SGD makes it."""
+        if self._prepared is None or self._state() != self._prepared:
+            try:
+                self._structs = self._pointed()
+            except InputError:  # torch computes with such momentum, or says what is wrong with it
+                self._structs = None
+            self._prepared = self._state()  # with the buffers that were missing
+        return self._structs
+
+    def _state(self) -> list[Any]:
         """All that the structs hold and a user may change, such as by loading a state."""
         groups, state = self.optimizer.param_groups, self.optimizer.state
         buffers = [state[p].get("momentum_buffer") for p in self._places if p in state]
         return [
-            *(None if buffer is None else buffer.data_ptr() for buffer in buffers),
+            *(None if buffer is None else memory_of(buffer) for buffer in buffers),
             *((_settings(group), [id(p) for p in group["params"]]) for group in groups),
         ]
 
@@ -74,8 +83,11 @@ class Update:
                 if p in self._places:
                     buffer = self._momentum(p) if group["momentum"] else None
                     self._written += [p] if buffer is None else [p, buffer]
-                    place = (pointer(p), pointer(buffer), self._places[p], p.numel())
+                    values = pointer(p, p.shape, "a parameter")
+                    momentum = pointer(buffer, p.shape, "a parameter's momentum")
+                    place = (values, momentum, self._places[p], p.numel())
                     made.append(ParameterStruct(*place, *_settings(group)))
+        _check_apart(self._written)
         return (ParameterStruct * len(made))(*made)
 
     def _momentum(self, parameter: nn.Parameter) -> torch.Tensor:
@@ -85,6 +97,13 @@ class Update:
             state["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
         buffer: torch.Tensor = state["momentum_buffer"]
         return buffer
+
+
+def _check_apart(tensors: list[torch.Tensor]) -> None:
+    """InputError if two tensors share memory: the native step writes each while reading another."""
+    spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for t in tensors if t.numel())
+    if any(end > start for (_, end), (start, _) in pairwise(spans)):
+        raise InputError("parameters and their momentum must not share memory")
 
 
 def _settings(group: dict[str, Any]) -> tuple[Any, ...]:

@@ -12,7 +12,8 @@ import torch
 from snip.common.errors import InputError
 from snip.engine.kernels.conversions import LANES, check_lanes
 from snip.engine.kernels.index import check_mask
-from snip.engine.kernels.library import empty, kernel, pointer, vector, vector_floats
+from snip.engine.kernels.library import kernel, vector_floats
+from snip.engine.kernels.memory import empty, pointer
 from snip.engine.kernels.plan import ConvPlan, Taps
 from snip.engine.kernels.tiling import FORWARD, WEIGHTS
 
@@ -169,16 +170,15 @@ def run_product(
 ) -> torch.Tensor:
     """The product of one plan, to the outputs or back to the inputs."""
     taps = plan.taps
-    _check(x, taps.lanes, taps.in_shape, batch, "the tensor read")
+    blocks, channels = math.ceil(batch / taps.lanes), taps.out_shape[0]
     if out is None:
-        out = empty(math.ceil(batch / taps.lanes), *taps.out_shape, taps.lanes)
-    else:
-        _check(out, taps.lanes, taps.out_shape, batch, "out")
-    channels = taps.out_shape[0]
+        out = empty(blocks, *taps.out_shape, taps.lanes)
     kernel("conv_forward")(
-        *(byref(plan.struct), vector(values, plan.kept, "values"), pointer(x)),
-        *(vector(scale, channels, "scale"), vector(bias, channels, "bias")),
-        *(pointer(out), batch, int(relu), torch.get_num_threads()),
+        *(byref(plan.struct), pointer(values, (plan.kept,), "values")),
+        pointer(x, (blocks, *taps.in_shape, taps.lanes), "the tensor read"),
+        *(pointer(scale, (channels,), "scale"), pointer(bias, (channels,), "bias")),
+        pointer(out, (blocks, *taps.out_shape, taps.lanes), "out"),
+        *(batch, int(relu), torch.get_num_threads()),
     )
     return out
 
@@ -192,23 +192,12 @@ def run_weights(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Gradient of the weights by one plan."""
-    out = empty(plan.kept) if out is None else out
-    _check(x, plan.taps.lanes, plan.taps.in_shape, batch, "x")
-    _check(dy, plan.taps.lanes, plan.taps.out_shape, batch, "dy")
+    taps, out = plan.taps, empty(plan.kept) if out is None else out
+    blocks = math.ceil(batch / taps.lanes)
     kernel("conv_weights")(
-        *(byref(plan.struct), pointer(x), pointer(dy), vector(out, plan.kept, "out")),
-        *(batch, torch.get_num_threads()),
+        byref(plan.struct),
+        pointer(x, (blocks, *taps.in_shape, taps.lanes), "x"),
+        pointer(dy, (blocks, *taps.out_shape, taps.lanes), "dy"),
+        *(pointer(out, (plan.kept,), "out"), batch, torch.get_num_threads()),
     )
     return out
-
-
-def _check(
-    tensor: torch.Tensor, lanes: int, shape: tuple[int, int, int], batch: int, name: str
-) -> None:
-    wanted = (math.ceil(batch / lanes), *shape, lanes)
-    wrong = tensor.dtype != torch.float32 or not tensor.is_cpu or not tensor.is_contiguous()
-    if wrong or tensor.shape != wanted:
-        raise InputError(
-            f"{name} must be a contiguous float32 tensor {wanted} on the CPU, not {tensor.dtype} "
-            f"{tuple(tensor.shape)}, strides {tensor.stride()}, on {tensor.device}"
-        )

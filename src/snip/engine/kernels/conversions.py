@@ -7,12 +7,14 @@ columns  [features, batch], the batch contiguous  linear and recurrent layers
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from snip.common.errors import InputError
 from snip.engine.kernels.constants import MOST_LANES
-from snip.engine.kernels.library import empty, kernel
+from snip.engine.kernels.library import kernel
+from snip.engine.kernels.memory import empty, pointer
 
 LANES = 16
 
@@ -20,9 +22,10 @@ LANES = 16
 def rows_to_blocks(x: torch.Tensor, *, lanes: int = LANES) -> torch.Tensor:
     """NCHW to [ceil(N / lanes), C, H, W, lanes]."""
     check_lanes(lanes)
-    x = check_float(x, "x").contiguous()
+    x = x.contiguous()
     out = empty(math.ceil(x.shape[0] / lanes), *x.shape[1:], lanes)
-    _run("rows_to_blocks", x.data_ptr(), out.data_ptr(), math.prod(x.shape[1:]), lanes, x.shape[0])
+    features, batch = math.prod(x.shape[1:]), x.shape[0]
+    _run("rows_to_blocks", _whole(x, "x"), _whole(out, "out"), features, lanes, batch)
     return out
 
 
@@ -30,7 +33,8 @@ def blocks_to_rows(x: torch.Tensor, batch: int) -> torch.Tensor:
     """The inverse of rows_to_blocks; lanes beyond the batch are dropped."""
     lanes = check_blocks(x, batch, "x")
     out = empty(batch, *x.shape[1:-1])
-    _run("blocks_to_rows", x.data_ptr(), out.data_ptr(), math.prod(x.shape[1:-1]), lanes, batch)
+    features = math.prod(x.shape[1:-1])
+    _run("blocks_to_rows", _whole(x, "x"), _whole(out, "out"), features, lanes, batch)
     return out
 
 
@@ -49,7 +53,8 @@ def blocks_to_columns(x: torch.Tensor, batch: int) -> torch.Tensor:
     lanes = check_blocks(x, batch, "x")
     features = math.prod(x.shape[1:-1])
     out = empty_columns(features, batch)
-    _run("blocks_to_columns", x.data_ptr(), out.data_ptr(), out.stride(0), features, lanes, batch)
+    to = columns(out, features, batch, "out")
+    _run("blocks_to_columns", _whole(x, "x"), *to, features, lanes, batch)
     return out
 
 
@@ -61,7 +66,8 @@ def columns_to_blocks(x: torch.Tensor, shape: Sequence[int], *, lanes: int = LAN
     if features != math.prod(shape):
         raise InputError(f"{features} features do not fill {tuple(shape)}")
     out = empty(math.ceil(batch / lanes), *shape, lanes)
-    _run("columns_to_blocks", x.data_ptr(), x.stride(0), out.data_ptr(), features, lanes, batch)
+    source = columns(x, features, batch, "x")
+    _run("columns_to_blocks", *source, _whole(out, "out"), features, lanes, batch)
     return out
 
 
@@ -71,13 +77,10 @@ def empty_columns(features: int, batch: int) -> torch.Tensor:
     return empty(features, row)[:, :batch]
 
 
-def check_float(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """The tensor, or InputError unless it is float32 on the CPU."""
-    if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
-        raise InputError(
-            f"{name} must be a float32 CPU tensor, not {tensor.dtype} on {tensor.device}"
-        )
-    return tensor
+def columns(tensor: torch.Tensor | None, rows: int, count: int, name: str) -> tuple[Any, int]:
+    """Address, and distance between rows, of a matrix [rows, count] of columns."""
+    address = pointer(tensor, (rows, count), name, rows=True)
+    return address, 0 if tensor is None else tensor.stride(0)
 
 
 def check_lanes(lanes: int) -> None:
@@ -87,21 +90,20 @@ def check_lanes(lanes: int) -> None:
 
 
 def check_blocks(x: torch.Tensor, batch: int, name: str) -> int:
-    """The lanes of a contiguous tensor of blocks that holds so many batch elements."""
-    check_float(x, name)
+    """The lanes of a tensor of blocks that holds so many batch elements."""
     if x.dim() >= 2:
         check_lanes(x.shape[-1])
-    if x.dim() < 2 or not x.is_contiguous() or x.shape[0] != math.ceil(batch / x.shape[-1]):
+    if x.dim() < 2 or x.shape[0] != math.ceil(batch / x.shape[-1]):
         raise InputError(
-            f"{name} must be contiguous [ceil(batch / lanes), ..., lanes] for a batch of {batch}, "
-            f"not {tuple(x.shape)}"
+            f"{name} must be [ceil(batch / lanes), ..., lanes] for a batch of {batch}, not "
+            f"{tuple(x.shape)}"
         )
     return x.shape[-1]
 
 
 def _rows_contiguous(x: torch.Tensor) -> torch.Tensor:
     """The matrix, copied unless the numbers of a row lie side by side."""
-    if check_float(x, "x").dim() != 2:
+    if x.dim() != 2:
         raise InputError(f"x must have two dimensions, not {tuple(x.shape)}")
     return x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
 
@@ -109,8 +111,15 @@ def _rows_contiguous(x: torch.Tensor) -> torch.Tensor:
 def _transposed(x: torch.Tensor) -> torch.Tensor:
     x = _rows_contiguous(x)
     out = empty(x.shape[1], x.shape[0])
-    _run("transpose", x.data_ptr(), x.stride(0), out.data_ptr(), out.stride(0), *x.shape)
+    height, width = x.shape
+    source, to = columns(x, height, width, "x"), columns(out, width, height, "out")
+    _run("transpose", *source, *to, height, width)
     return out
+
+
+def _whole(tensor: torch.Tensor, name: str) -> Any:
+    """Address of a tensor of whatever shape it has."""
+    return pointer(tensor, tensor.shape, name)
 
 
 def _run(name: str, *arguments: int) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from snip.common.errors import InputError
+from snip.engine.kernels.memory import pointer
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +29,14 @@ class LinearIndex:
         return self.cols.numel()
 
     @cached_property
-    def pointers(self) -> tuple[int, int, int, int, int]:
+    def pointers(self) -> tuple[int | None, ...]:
         """Addresses of rowptr, cols, t_rowptr, t_cols and t_order, asked for on every call."""
         arrays = (self.rowptr, self.cols, self.t_rowptr, self.t_cols, self.t_order)
-        one, two, three, four, five = (array.data_ptr() for array in arrays)
-        return one, two, three, four, five
+        sizes = (self.rows + 1, self.kept, self.columns + 1, self.kept, self.kept)
+        return tuple(
+            pointer(array, (size,), "an index", dtype=torch.int32)
+            for array, size in zip(arrays, sizes, strict=True)
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "pointers"}

@@ -175,35 +175,3 @@ def forget_instruction_set() -> None:
 def vector_floats() -> int:
     """Floats per vector of the instruction set in use."""
     return int(library().snip_vector_floats(instruction_set().encode()))
-
-
-def pointer(tensor: torch.Tensor | None) -> int | None:
-    """Address of a tensor's data; None becomes a null pointer."""
-    return None if tensor is None else tensor.data_ptr()
-
-
-HUGE = 4 << 20  # bytes from which a tensor is worth huge pages
-
-
-def empty(*shape: int) -> torch.Tensor:
-    """An uninitialised float32 tensor on the CPU, whatever torch's defaults are.
-
-    A large one is put in huge pages, because touching small pages for the first time is slow.
-    """
-    tensor = torch.empty(shape, dtype=torch.float32, device="cpu")
-    if tensor.nbytes >= HUGE:
-        library().snip_prefer_huge_pages(tensor.data_ptr(), tensor.nbytes)
-    return tensor
-
-
-def vector(tensor: torch.Tensor | None, count: int, name: str) -> int | None:
-    """Address of a contiguous float32 tensor [count]; None becomes a null pointer."""
-    if tensor is None:
-        return None
-    wrong = tensor.dtype is not torch.float32 or not tensor.is_cpu or not tensor.is_contiguous()
-    if wrong or tensor.shape != (count,):
-        raise InputError(
-            f"{name} must be float32 [{count}] contiguous on the CPU, not {tensor.dtype} "
-            f"{tuple(tensor.shape)}, strides {tensor.stride()}, on {tensor.device}"
-        )
-    return tensor.data_ptr()

@@ -4,8 +4,10 @@ import torch
 
 from snip.common.errors import InputError
 from snip.engine.kernels.constants import ACCUMULATE, RELU
+from snip.engine.kernels.conversions import columns
 from snip.engine.kernels.index import LinearIndex
-from snip.engine.kernels.library import empty, kernel, pointer, vector
+from snip.engine.kernels.library import kernel
+from snip.engine.kernels.memory import empty, pointer
 
 
 def linear_forward(
@@ -19,13 +21,14 @@ def linear_forward(
     accumulate: bool = False,
 ) -> torch.Tensor:
     """y = W x (+ bias) (then ReLU), [out features, batch]; with accumulate, added to `out`."""
-    ldx, batch = _check(x, index.columns, None, "x")
+    batch = _batch(x)
     if out is None:
         out = empty(index.rows, batch)
-    ldy, _ = _check(out, index.rows, batch, "out")
     kernel("linear_forward")(
-        *(*index.pointers[:2], None, vector(values, index.kept, "values"), x.data_ptr(), ldx),
-        *(vector(bias, index.rows, "bias"), out.data_ptr(), ldy, index.rows, batch),
+        *(*index.pointers[:2], None, pointer(values, (index.kept,), "values")),
+        *columns(x, index.columns, batch, "x"),
+        *(pointer(bias, (index.rows,), "bias"), *columns(out, index.rows, batch, "out")),
+        *(index.rows, batch),
         *(RELU * relu | ACCUMULATE * accumulate, torch.get_num_threads()),
     )
     return out
@@ -43,29 +46,17 @@ def linear_backward(
     db: torch.Tensor | None = None,
 ) -> None:
     """Fill whichever of dx [in, batch], dw [kept], db [out] are given; y (after ReLU) masks dy."""
-    ldx, batch = _check(x, index.columns, None, "x")
-    lddy, _ = _check(dy, index.rows, batch, "dy")
-    ldy = 0 if y is None else _check(y, index.rows, batch, "y")[0]
-    lddx = 0 if dx is None else _check(dx, index.columns, batch, "dx")[0]
+    batch = _batch(x)
     kernel("linear_backward")(
-        *(*index.pointers, vector(values, index.kept, "values"), x.data_ptr(), ldx),
-        *(dy.data_ptr(), lddy, pointer(y), ldy, pointer(dx), lddx),
-        *(vector(dw, index.kept, "dw"), vector(db, index.rows, "db")),
+        *(*index.pointers, pointer(values, (index.kept,), "values")),
+        *(*columns(x, index.columns, batch, "x"), *columns(dy, index.rows, batch, "dy")),
+        *(*columns(y, index.rows, batch, "y"), *columns(dx, index.columns, batch, "dx")),
+        *(pointer(dw, (index.kept,), "dw"), pointer(db, (index.rows,), "db")),
         *(index.rows, index.columns, batch, torch.get_num_threads()),
     )
 
 
-def _check(tensor: torch.Tensor, rows: int, batch: int | None, name: str) -> tuple[int, int]:
-    """Distance between rows, and the batch, of a tensor that must be [rows, batch]."""
-    try:
-        height, width = tensor.shape
-        row, column = tensor.stride()
-    except ValueError:
-        height = width = row = column = -1
-    wrong = height != rows or (batch is not None and width != batch)
-    if wrong or (column != 1 and width > 1) or tensor.dtype is not torch.float32:
-        raise InputError(
-            f"{name} must be float32 [{rows}, {'batch' if batch is None else batch}] with the "
-            f"batch contiguous, not {tensor.dtype} {tuple(tensor.shape)}, strides {tensor.stride()}"
-        )
-    return row, width
+def _batch(x: torch.Tensor) -> int:
+    if x.dim() != 2:
+        raise InputError(f"x must be columns [features, batch], not {list(x.shape)}")
+    return x.shape[1]

@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from snip.common.errors import InputError
 from snip.engine.kernels.conversions import check_blocks
-from snip.engine.kernels.library import empty, kernel, pointer, vector
+from snip.engine.kernels.library import kernel
+from snip.engine.kernels.memory import empty, pointer
 
 Tensor = torch.Tensor
 
@@ -21,10 +21,11 @@ def norm_train(
     relu: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalise by the batch's statistics: output, mean [C] and biased variance [C]."""
-    sizes = _sizes(x, batch, gamma, beta)
+    sizes = _sizes(x, batch)
     y, mean, variance = empty(*x.shape), empty(x.shape[1]), empty(x.shape[1])
     kernel("norm_train")(
-        *map(pointer, (x, gamma, beta, y, mean, variance)),
+        *(_blocks(x, x), *_channels(x, gamma=gamma, beta=beta), _blocks(x, y)),
+        *_channels(x, mean=mean, variance=variance),
         *(*sizes, eps, int(relu), torch.get_num_threads()),
     )
     return y, mean, variance
@@ -34,10 +35,11 @@ def norm_apply(
     x: Tensor, batch: int, scale: Tensor, shift: Tensor, *, relu: bool = False
 ) -> Tensor:
     """x * scale + shift per channel (then ReLU): batch normalisation with fixed statistics."""
-    sizes = _sizes(x, batch, scale, shift)
+    sizes = _sizes(x, batch)
     y = empty(*x.shape)
     kernel("norm_apply")(
-        *map(pointer, (x, scale, shift, y)), *(*sizes, int(relu), torch.get_num_threads())
+        *(_blocks(x, x), *_channels(x, scale=scale, shift=shift), _blocks(x, y)),
+        *(*sizes, int(relu), torch.get_num_threads()),
     )
     return y
 
@@ -56,11 +58,12 @@ def norm_backward(
     frozen: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x, gamma and beta; `frozen` when mean and variance did not depend on x."""
-    sizes = _sizes(x, batch, gamma, beta, mean, variance)
-    _same(x, dy, "dy")
+    sizes = _sizes(x, batch)
     dx, dgamma, dbeta = empty(*x.shape), empty(x.shape[1]), empty(x.shape[1])
     kernel("norm_backward")(
-        *map(pointer, (x, dy, gamma, beta, mean, variance, dx, dgamma, dbeta)),
+        *(_blocks(x, x), _blocks(x, dy, "dy")),
+        *_channels(x, gamma=gamma, beta=beta, mean=mean, variance=variance),
+        *(_blocks(x, dx), *_channels(x, dgamma=dgamma, dbeta=dbeta)),
         *(*sizes, eps, int(relu), int(frozen), torch.get_num_threads()),
     )
     return dx, dgamma, dbeta
@@ -75,23 +78,23 @@ def relu_backward(
     db: Tensor | None = None,
 ) -> None:
     """out = dy where y > 0 (all of dy without y), zero beyond the batch; db [C] = its sums."""
-    sizes = _sizes(dy, batch, db)
-    for name, tensor in (("y", y), ("out", out)):
-        if tensor is not None:
-            _same(dy, tensor, name)
-    kernel("relu_backward")(*map(pointer, (dy, y, out, db)), *sizes, torch.get_num_threads())
+    sizes = _sizes(dy, batch)
+    kernel("relu_backward")(
+        *(_blocks(dy, dy, "dy"), _blocks(dy, y, "y"), _blocks(dy, out, "out")),
+        *(*_channels(dy, db=db), *sizes, torch.get_num_threads()),
+    )
 
 
-def _sizes(x: Tensor, batch: int, *per_channel: Tensor | None) -> tuple[int, int, int, int]:
+def _sizes(x: Tensor, batch: int) -> tuple[int, int, int, int]:
     lanes = check_blocks(x, batch, "x")
-    for tensor in per_channel:
-        vector(tensor, x.shape[1], "a parameter of the channels")
     return x.shape[1], math.prod(x.shape[2:]), lanes, batch
 
 
-def _same(x: Tensor, other: Tensor, name: str) -> None:
-    if other.shape != x.shape or other.dtype != x.dtype or not other.is_contiguous():
-        raise InputError(
-            f"{name} must be contiguous {x.dtype} {tuple(x.shape)}, not {other.dtype} "
-            f"{tuple(other.shape)}, strides {other.stride()}"
-        )
+def _blocks(x: Tensor, other: Tensor | None, name: str = "x") -> int | None:
+    """Address of blocks of the same shape as x."""
+    return pointer(other, x.shape, name)
+
+
+def _channels(x: Tensor, **tensors: Tensor | None) -> list[int | None]:
+    """Addresses of tensors that have one number for each channel of x."""
+    return [pointer(tensor, (x.shape[1],), name) for name, tensor in tensors.items()]

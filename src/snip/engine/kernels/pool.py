@@ -11,12 +11,13 @@ from snip.engine.kernels.constants import MOST_POSITIONS
 from snip.engine.kernels.conversions import (
     LANES,
     check_blocks,
-    check_float,
     check_lanes,
+    columns,
     columns_to_blocks,
     empty_columns,
 )
-from snip.engine.kernels.library import empty, kernel
+from snip.engine.kernels.library import kernel
+from snip.engine.kernels.memory import empty, pointer
 from snip.engine.kernels.structs import WindowStruct
 
 Pair = tuple[int, int]
@@ -80,7 +81,8 @@ def max_pool(x: torch.Tensor, batch: int, window: Window) -> tuple[torch.Tensor,
     y = empty(*x.shape[:2], *window.out_size, lanes)
     which = torch.empty(y.shape, dtype=torch.uint8, device="cpu")
     kernel("max_pool")(
-        *(x.data_ptr(), y.data_ptr(), which.data_ptr(), byref(window.struct())),
+        *(pointer(x, x.shape, "x"), pointer(y, y.shape, "y"), _places(which, y.shape)),
+        byref(window.struct()),
         *(x.shape[0] * x.shape[1], lanes, torch.get_num_threads()),
     )
     return y, which
@@ -88,18 +90,13 @@ def max_pool(x: torch.Tensor, batch: int, window: Window) -> tuple[torch.Tensor,
 
 def max_pool_backward(dy: torch.Tensor, which: torch.Tensor, window: Window) -> torch.Tensor:
     """Gradient of max_pool's input."""
-    check_float(dy, "dy")
-    if (
-        dy.dim() != 5
-        or dy.shape != which.shape
-        or tuple(dy.shape[2:4]) != window.out_size
-        or not (dy.is_contiguous() and which.is_contiguous() and which.dtype == torch.uint8)
-    ):
+    if dy.dim() != 5 or tuple(dy.shape[2:4]) != window.out_size:
         raise InputError(f"dy {tuple(dy.shape)} is not the gradient of max_pool's output")
     check_lanes(dy.shape[4])
     dx = empty(*dy.shape[:2], *window.in_size, dy.shape[4])
     kernel("max_pool_backward")(
-        *(dy.data_ptr(), which.data_ptr(), dx.data_ptr(), byref(window.struct())),
+        *(pointer(dy, dy.shape, "dy"), _places(which, dy.shape), pointer(dx, dx.shape, "dx")),
+        byref(window.struct()),
         *(dy.shape[0] * dy.shape[1], dy.shape[4], torch.get_num_threads()),
     )
     return dx
@@ -111,14 +108,19 @@ def mean_pool(x: torch.Tensor, batch: int) -> torch.Tensor:
     channels, positions = x.shape[1], math.prod(x.shape[2:-1])
     y = empty_columns(channels, batch)
     kernel("mean_pool")(
-        *(x.data_ptr(), y.data_ptr(), y.stride(0), channels, positions, lanes, batch),
-        torch.get_num_threads(),
+        *(pointer(x, x.shape, "x"), *columns(y, channels, batch, "y")),
+        *(channels, positions, lanes, batch, torch.get_num_threads()),
     )
     return y
 
 
 def mean_pool_backward(dy: torch.Tensor, size: Pair, *, lanes: int = LANES) -> torch.Tensor:
     """Gradient of mean_pool's input, [blocks, C, *size, lanes], zero beyond the batch."""
-    channels = check_float(dy, "dy").shape[0]
+    channels = dy.shape[0]
     blocks = columns_to_blocks(dy / math.prod(size), (channels, 1, 1), lanes=lanes)
     return blocks.expand(-1, -1, *size, -1).contiguous()
+
+
+def _places(which: torch.Tensor, shape: tuple[int, ...]) -> int | None:
+    """Address of the numbers within the windows."""
+    return pointer(which, shape, "which", dtype=torch.uint8)

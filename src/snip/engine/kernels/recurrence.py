@@ -5,11 +5,15 @@ gradient of the weights, one `linear_backward` over all columns, done after. Her
 between: the recurrence and the gates.
 """
 
+from typing import Any
+
 import torch
 
 from snip.common.errors import InputError
+from snip.engine.kernels.conversions import columns
 from snip.engine.kernels.index import LinearIndex
-from snip.engine.kernels.library import empty, kernel, pointer, vector
+from snip.engine.kernels.library import kernel
+from snip.engine.kernels.memory import empty, pointer
 
 Tensor = torch.Tensor
 
@@ -22,12 +26,12 @@ def lstm_forward(
     gates [4h, steps * batch]: in W_ih x + b_ih + b_hh, out the gates i, f, g, o.
     h, c [h, (steps + 1) * batch]: the first `batch` columns are the initial state.
     """
-    hidden, steps = _shape(index, values, gates, batch, 4)
-    _check(h, hidden, (steps + 1) * batch, "h")
-    _check(c, hidden, (steps + 1) * batch, "c")
+    hidden, steps = _shape(index, gates, batch, 4)
+    states = (steps + 1) * batch
     kernel("lstm_forward")(
-        *map(pointer, (index.rowptr, index.cols, values, gates)),
-        *(gates.stride(0), pointer(h), h.stride(0), pointer(c), c.stride(0)),
+        *(*index.pointers[:2], pointer(values, (index.kept,), "values")),
+        *columns(gates, 4 * hidden, steps * batch, "gates"),
+        *(*columns(h, hidden, states, "h"), *columns(c, hidden, states, "c")),
         *(hidden, batch, steps, torch.get_num_threads()),
     )
 
@@ -47,14 +51,13 @@ def lstm_backward(
     dh [h, steps * batch]: gradient of every output h, None for zero. carry_h, carry_c [h, batch]:
     in the gradient of the last h and c, out that of the initial ones.
     """
-    hidden, steps = _shape(index, values, gates, batch, 4)
-    _check(c, hidden, (steps + 1) * batch, "c")
-    _check_gradients(hidden, steps, batch, dh, carry_h, carry_c)
-    dgates = _empty_as(gates)
+    hidden, steps = _shape(index, gates, batch, 4)
+    size, dgates = steps * batch, _empty_as(gates)
     kernel("lstm_backward")(
-        *map(pointer, (index.t_rowptr, index.t_cols, index.t_order, values, gates, dgates)),
-        *(gates.stride(0), pointer(c), c.stride(0), pointer(dh), 0 if dh is None else dh.stride(0)),
-        *(pointer(carry_h), pointer(carry_c), carry_h.stride(0), hidden, batch, steps),
+        *(*index.pointers[2:], pointer(values, (index.kept,), "values")),
+        *_alike((gates, dgates), 4 * hidden, size, "gates"),
+        *(*columns(c, hidden, size + batch, "c"), *columns(dh, hidden, size, "dh")),
+        *(*_alike((carry_h, carry_c), hidden, batch, "carry"), hidden, batch, steps),
         torch.get_num_threads(),
     )
     return dgates
@@ -73,14 +76,13 @@ def gru_forward(
     from_x [3h, steps * batch]: in W_ih x + b_ih, out the gates r, z, n. from_h, of the same shape,
     is W_hh h + b_hh, which the backward pass needs. h as in lstm_forward.
     """
-    hidden, steps = _shape(index, values, from_x, batch, 3)
-    _check(h, hidden, (steps + 1) * batch, "h")
+    hidden, steps = _shape(index, from_x, batch, 3)
     from_h = _empty_as(from_x)
-    biases = vector(bias, 3 * hidden, "bias")
     kernel("gru_forward")(
-        *map(pointer, (index.rowptr, index.cols, values)),
-        *(biases, pointer(from_x), pointer(from_h)),
-        *(from_x.stride(0), pointer(h), h.stride(0), hidden, batch, steps),
+        *(*index.pointers[:2], pointer(values, (index.kept,), "values")),
+        pointer(bias, (3 * hidden,), "bias"),
+        *_alike((from_x, from_h), 3 * hidden, steps * batch, "gates"),
+        *(*columns(h, hidden, (steps + 1) * batch, "h"), hidden, batch, steps),
         torch.get_num_threads(),
     )
     return from_h
@@ -97,18 +99,14 @@ def gru_backward(
     batch: int,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of W_ih x + b_ih and of W_hh h + b_hh, [3h, steps * batch]; carry as in LSTM."""
-    hidden, steps = _shape(index, values, from_x, batch, 3)
-    _check(h, hidden, (steps + 1) * batch, "h")
-    _check_gradients(hidden, steps, batch, dh, carry)
-    if from_h.shape != from_x.shape or from_h.stride() != from_x.stride():
-        raise InputError("from_h must be what gru_forward returned for this from_x")
-    d_x = _empty_as(from_x)
-    d_h = _empty_as(from_x)
+    hidden, steps = _shape(index, from_x, batch, 3)
+    size, d_x, d_h = steps * batch, _empty_as(from_x), _empty_as(from_x)
     kernel("gru_backward")(
-        *map(pointer, (index.t_rowptr, index.t_cols, index.t_order, values, from_x, from_h)),
-        *(pointer(d_x), pointer(d_h), from_x.stride(0), pointer(h), h.stride(0), pointer(dh)),
-        *(0 if dh is None else dh.stride(0), pointer(carry), carry.stride(0)),
-        *(hidden, batch, steps, torch.get_num_threads()),
+        *(*index.pointers[2:], pointer(values, (index.kept,), "values")),
+        *_alike((from_x, from_h, d_x, d_h), 3 * hidden, size, "gates"),
+        *(*columns(h, hidden, size + batch, "h"), *columns(dh, hidden, size, "dh")),
+        *(*columns(carry, hidden, batch, "carry"), hidden, batch, steps),
+        torch.get_num_threads(),
     )
     return d_x, d_h
 
@@ -118,37 +116,22 @@ def _empty_as(columns: Tensor) -> Tensor:
     return empty(columns.shape[0], columns.stride(0))[:, : columns.shape[1]]
 
 
-def _shape(
-    index: LinearIndex, values: Tensor, gates: Tensor, batch: int, count: int
-) -> tuple[int, int]:
+def _shape(index: LinearIndex, gates: Tensor, batch: int, count: int) -> tuple[int, int]:
+    """Hidden units and steps of a layer with so many gates."""
     hidden = index.columns
     if batch < 1:
         raise InputError(f"a batch has at least one element, not {batch}")
-    vector(values, index.kept, "values")
     if index.rows != count * hidden:
         raise InputError(
             f"a [{index.rows}, {index.columns}] mask is none of recurrent weights: those are "
             f"[{count} * hidden, hidden]"
         )
-    steps = gates.shape[1] // batch
-    _check(gates, index.rows, steps * batch, "gates")
-    return hidden, steps
+    return hidden, gates.shape[-1] // batch
 
 
-def _check_gradients(
-    hidden: int, steps: int, batch: int, dh: Tensor | None, *carries: Tensor
-) -> None:
-    if dh is not None:
-        _check(dh, hidden, steps * batch, "dh")
-    for carry in carries:
-        _check(carry, hidden, batch, "carry")
-        if carry.stride(0) != carries[0].stride(0):
-            raise InputError("carry_h and carry_c must have the same strides")
-
-
-def _check(tensor: Tensor, rows: int, columns: int, name: str) -> None:
-    if tensor.dtype != torch.float32 or tensor.shape != (rows, columns) or tensor.stride(1) != 1:
-        raise InputError(
-            f"{name} must be float32 [{rows}, {columns}] with contiguous rows, not "
-            f"{tensor.dtype} {tuple(tensor.shape)}, strides {tensor.stride()}"
-        )
+def _alike(tensors: tuple[Tensor, ...], rows: int, count: int, name: str) -> tuple[Any, ...]:
+    """Addresses of matrices [rows, count], and the distance between rows, which all must share."""
+    addresses, apart = zip(*(columns(each, rows, count, name) for each in tensors), strict=True)
+    if len(set(apart)) > 1 and rows > 1:
+        raise InputError(f"{name}: the distances between rows must be the same, not {apart}")
+    return *addresses, apart[0]

@@ -9,7 +9,8 @@ import torch
 
 from snip.common.errors import InputError
 from snip.engine.kernels.constants import CONV, LINEAR, MAX_POOL, MOST_LAYERS, RECTIFIER
-from snip.engine.kernels.library import empty, kernel
+from snip.engine.kernels.library import kernel
+from snip.engine.kernels.memory import empty, pointer
 from snip.engine.kernels.structs import LayerStruct, NetworkStruct, OutcomeStruct, ParameterStruct
 
 __all__ = [
@@ -48,21 +49,18 @@ class NativeNetwork:
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Contiguous x [batch, ...] -> y [batch, outputs]."""
-        self.check(x)
         y = empty(len(x), self.outputs)
         kernel("network_forward")(
-            *(byref(self.struct), x.data_ptr(), y.data_ptr(), len(x), torch.get_num_threads())
+            *(byref(self.struct), self.pointer(x), pointer(y, y.shape, "y")),
+            *(len(x), torch.get_num_threads()),
         )
         return y
 
-    def check(self, x: torch.Tensor) -> None:
-        """InputError unless x holds rows of this network's inputs."""
-        wrong = x.dtype is not torch.float32 or not x.is_cpu or not x.is_contiguous()
-        if wrong or x.numel() != len(x) * self.inputs:
-            raise InputError(
-                f"x must be contiguous float32 rows of {self.inputs} features on the CPU, not "
-                f"{x.dtype} {tuple(x.shape)} on {x.device}"
-            )
+    def pointer(self, x: torch.Tensor) -> int | None:
+        """Address of a batch; InputError unless it holds rows of this network's inputs."""
+        if x.numel() != len(x) * self.inputs:
+            raise InputError(f"x must have rows of {self.inputs} features, not {list(x.shape)}")
+        return pointer(x, x.shape, "x")
 
 
 class Gradients:
@@ -76,15 +74,13 @@ class Gradients:
 
     def fill(self, x: torch.Tensor, labels: torch.Tensor) -> OutcomeStruct:
         """Returns the mean loss; its gradients stand in `total` then."""
-        self.network.check(x)
-        if len(x) != self.batch or labels.shape != (self.batch,) or labels.dtype != torch.int64:
-            raise InputError(
-                f"{len(x)} rows and labels {labels.dtype} {tuple(labels.shape)} are no batch of "
-                f"{self.batch}"
-            )
+        if len(x) != self.batch or len(labels) != self.batch:
+            raise InputError(f"{len(x)} rows and {len(labels)} labels are no batch of {self.batch}")
         kernel("network_gradients")(
-            *(byref(self.network.struct), x.data_ptr(), labels.data_ptr()),
-            *(self.partial.data_ptr(), self.outcomes, self.batch, torch.get_num_threads()),
+            *(byref(self.network.struct), self.network.pointer(x)),
+            pointer(labels, (self.batch,), "labels", dtype=torch.int64),
+            pointer(self.partial, self.partial.shape, "partial"),
+            *(self.outcomes, self.batch, torch.get_num_threads()),
         )
         return self.outcomes[0]
 
@@ -96,7 +92,9 @@ class Gradients:
 
 def sgd_update(parameters: "ctypes.Array[ParameterStruct]", gradients: torch.Tensor) -> None:
     """One step of SGD on all parameters."""
-    kernel("sgd_update")(parameters, len(parameters), gradients.data_ptr())
+    kernel("sgd_update")(
+        parameters, len(parameters), pointer(gradients, gradients.shape, "gradients")
+    )
 
 
 def _runs(used: np.ndarray) -> np.ndarray:

@@ -8,7 +8,8 @@ import torch
 
 from snip.common.errors import InputError
 from snip.engine.kernels.conversions import LANES, check_blocks
-from snip.engine.kernels.library import empty, kernel, vector
+from snip.engine.kernels.library import kernel
+from snip.engine.kernels.memory import empty, pointer
 from snip.engine.kernels.structs import WinogradStruct
 
 Pair = tuple[int, int]
@@ -67,13 +68,13 @@ def winograd_forward(
     threads = torch.get_num_threads()
     u = empty(16 * shape.outs * shape.channels)
     kernel("winograd_weights")(
-        vector(weights.view(-1), size, "weights"),
-        *(u.data_ptr(), shape.outs, shape.channels, int(back), threads),
+        pointer(weights, weights.shape, "weights"),
+        *(pointer(u, u.shape, "u"), shape.outs, shape.channels, int(back), threads),
     )
     y = empty(math.ceil(batch / lanes), shape.outs, *shape.out_size, lanes)
-    scales, biases = vector(scale, shape.outs, "scale"), vector(bias, shape.outs, "bias")
     kernel("winograd_forward")(
-        *(byref(shape.struct(lanes, batch)), u.data_ptr(), x.data_ptr(), scales, biases),
-        *(y.data_ptr(), int(relu), threads),
+        *(byref(shape.struct(lanes, batch)), pointer(u, u.shape, "u"), pointer(x, x.shape, "x")),
+        *(pointer(scale, (shape.outs,), "scale"), pointer(bias, (shape.outs,), "bias")),
+        *(pointer(y, y.shape, "y"), int(relu), threads),
     )
     return y

@@ -23,6 +23,7 @@ from snip.engine.kernels.conversions import (
     rows_to_blocks,
     rows_to_columns,
 )
+from snip.engine.kernels.memory import readable
 
 Pair = tuple[int, int]
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -39,7 +40,7 @@ class _Convert(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return ctx.back(dy), None, None
+        return ctx.back(dy.resolve_neg()), None, None
 
 
 FEW_IMAGES = 8  # fewer images than this would leave most lanes of a block idle
@@ -52,11 +53,12 @@ def lanes_for(batch: int) -> int:
 
 def native(x: torch.Tensor) -> bool:
     """Whether the kernels take this tensor; torch computes with any other, slowly."""
-    return x.dtype == torch.float32 and x.device.type == "cpu"
+    return readable(x)
 
 
 def to_blocks(x: torch.Tensor) -> torch.Tensor:
     """[N, C, H, W] -> blocks."""
+    x = x.resolve_neg()
     if lanes_for(len(x)) == 1:
         return x.contiguous()[..., None]
     if native(x):
@@ -93,6 +95,7 @@ def flatten_blocks(x: torch.Tensor, batch: int) -> torch.Tensor:
 
 def to_columns(x: torch.Tensor) -> torch.Tensor:
     """[N, features] -> [features, N]."""
+    x = x.resolve_neg()
     return _Convert.apply(x, rows_to_columns, torch.t) if native(x) else x.t()
 
 
@@ -102,7 +105,11 @@ def from_columns(x: torch.Tensor) -> torch.Tensor:
 
 
 def as_columns(x: torch.Tensor) -> torch.Tensor:
-    """[features, N] with the columns side by side, copied only where they are not."""
+    """[features, N] with the columns side by side, copied only where they are not.
+
+    A negated view, which a gradient can be, is copied as well: its memory has the opposite sign.
+    """
+    x = x.resolve_neg()
     return x if x.stride(1) == 1 else x.clone(memory_format=torch.contiguous_format)
 
 

@@ -45,7 +45,7 @@ class SparseLinear(PackedModule):
     def on_columns(self, x: torch.Tensor) -> torch.Tensor:
         """[in features, N] -> [out features, N], with the ReLU behind it if there is one."""
         if not native(x) or not native(self.weight):
-            y = self.forward(x.t()).t()
+            y = as_columns(self.forward(x.t()).t())
             return y.relu() if self.relu else y
         return self._on_columns(x, relu=self.relu)
 

@@ -82,7 +82,7 @@ def _norm_gradients(ctx: Any, dy: Tensor, *, frozen: bool) -> tuple[Any, ...]:
     x, gamma, beta, mean, variance = ctx.saved_tensors
     batch, eps, relu = ctx.settings
     dx, dgamma, dbeta = norm_backward(
-        *(x, dy.contiguous(), batch, gamma, beta, mean, variance),
+        *(x, dy.resolve_neg().contiguous(), batch, gamma, beta, mean, variance),
         eps=eps,
         relu=relu,
         frozen=frozen,

@@ -32,7 +32,7 @@ class _MaxPool(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
         (which,) = ctx.saved_tensors
-        return max_pool_backward(dy.contiguous(), which, ctx.window), None, None
+        return max_pool_backward(dy.resolve_neg().contiguous(), which, ctx.window), None, None
 
 
 class _MeanPool(torch.autograd.Function):

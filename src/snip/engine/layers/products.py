@@ -18,6 +18,7 @@ from snip.engine.kernels.conv import (
 from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.linear import linear_backward, linear_forward
 from snip.engine.kernels.winograd import WinogradShape, winograd_forward
+from snip.engine.layers.layouts import as_columns
 from snip.engine.layers.packing import Packed
 
 Link = tuple[LinearIndex, bool]  # a layer's index, and whether a ReLU follows
@@ -56,7 +57,7 @@ class LinearProducts(torch.autograd.Function):
         links, wanted, count = ctx.links, ctx.needs_input_grad[2:], len(ctx.links)
         weights, states = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
         gradients: list[Any] = [None] * (2 * count)
-        dy = dy if dy.stride(-1) == 1 else dy.contiguous()
+        dy = as_columns(dy)
         for i in reversed(range(count)):
             index, relu = links[i]
             dx = torch.empty_like(states[i]) if i or ctx.needs_input_grad[0] else None
@@ -143,7 +144,7 @@ class ConvProduct(torch.autograd.Function):
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
         x, values, y = ctx.saved_tensors
         wanted, products, batch = ctx.needs_input_grad, ctx.products, ctx.batch
-        dy = dy.contiguous()
+        dy = dy.resolve_neg().contiguous()
         if y is not None:
             dy = torch.ops.aten.threshold_backward(dy, y, 0)
         dx = products.to_input(values, dy, batch) if wanted[0] else None

@@ -10,8 +10,8 @@ from torch.autograd.function import once_differentiable
 
 from snip.common.errors import InputError
 from snip.engine.kernels.index import LinearIndex
-from snip.engine.kernels.library import empty
 from snip.engine.kernels.linear import linear_backward, linear_forward
+from snip.engine.kernels.memory import empty
 from snip.engine.kernels.recurrence import gru_backward, gru_forward, lstm_backward, lstm_forward
 from snip.engine.layers.layouts import as_columns, native
 from snip.engine.layers.packing import PackedModule

@@ -231,7 +231,7 @@ static int64_t conv_work(const ConvPlan& p, int64_t batch) {
 SNIP_KERNEL void conv_forward(const ConvPlan* plan, const float* values, const float* x, const float* scale,
                               const float* bias, float* y, int64_t batch, int32_t relu, int32_t threads) {
     const ConvPlan& p = *plan;
-    check_plan(p);
+    check_plan(p, batch);
     threads = conv_work(p, batch) < SERIAL_WORK ? 1 : threads;
     ConvOutput o{p, scale, bias, y, relu != 0};
     Entry* entries = reinterpret_cast<Entry*>(scratch(ENTRIES, int64_t(2) * p.entries));

@@ -16,11 +16,17 @@ struct TilePlace {
     int64_t valid;       // lanes that belong to the batch, the rest are padding
 };
 
-// Refuses sizes with which the kernels would divide by zero.
-static inline void check_plan(const ConvPlan& p) {
+// Refuses sizes with which the kernels would divide by zero or leave their memory.
+static inline void check_plan(const ConvPlan& p, int64_t batch) {
+    check_counts(batch, p.in_channels, p.in_h, p.in_w, p.out_h, p.out_w, p.grid_h, p.grid_w, p.pack_h,
+                 p.pack_w, p.chunks, p.segments, p.entries, p.silents);
     if (p.lanes < 1 || p.lanes > MOST_LANES) refuse("a convolution has 1 to 64 lanes, not", p.lanes);
     if (p.tile_h < 1) refuse("a tile has 1 output row or more, not", p.tile_h);
     if (p.tile_w < 1) refuse("a tile has 1 output column or more, not", p.tile_w);
+    const int32_t positive[] = {p.out_channels, p.in_step_h,  p.in_step_w,
+                                p.out_step_h,   p.out_step_w, p.pack_phases};
+    for (int32_t number : positive)
+        if (number < 1) refuse("channels, steps and phases are 1 or more, not", number);
 }
 
 static inline int64_t tiles_of(const ConvPlan& p) {

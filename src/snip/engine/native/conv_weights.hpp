@@ -128,7 +128,7 @@ static int64_t group_segments(const ConvPlan& p, int32_t* starts) {
 SNIP_KERNEL void conv_weights(const ConvPlan* plan, const float* x, const float* dy, float* dw, int64_t batch,
                               int32_t threads) {
     const ConvPlan& p = *plan;
-    check_plan(p);
+    check_plan(p, batch);
     if (p.entries == 0) return;
     threads = conv_work(p, batch) < SERIAL_WORK ? 1 : threads;
     int32_t* starts = reinterpret_cast<int32_t*>(scratch(ENTRIES, int64_t(p.segments) + 1));

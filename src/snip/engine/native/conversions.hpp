@@ -2,6 +2,7 @@
 // [features, batch]; kernels/conversions.py describes the layouts.
 #pragma once
 #include "copies.hpp"
+#include "errors.hpp"
 #include "marks.hpp"
 #include "parallel.hpp"
 
@@ -34,6 +35,7 @@ constexpr int64_t TILE = 64;
 // [rows, cols] to [cols, rows], each with its own distance between rows.
 SNIP_KERNEL void transpose(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows,
                            int64_t cols, int32_t threads) {
+    check_counts(rows, cols);
     int64_t across = ceil_div(cols, TILE), down = ceil_div(rows, TILE);
     auto body = [&](int64_t task) {
         int64_t c = task % across * TILE;
@@ -44,9 +46,15 @@ SNIP_KERNEL void transpose(const float* from, int64_t from_row, float* to, int64
     parallel(across * down, rows * cols < SERIAL_MOVES ? 1 : threads, body);
 }
 
+static inline void check_blocks(int64_t features, int64_t lanes, int64_t batch) {
+    check_counts(features, batch);
+    if (lanes < 1) refuse("blocks have 1 lane or more, not", lanes);
+}
+
 // [batch, features] to [blocks, features, lanes], zero beyond the batch.
 SNIP_KERNEL void rows_to_blocks(const float* rows, float* blocks, int64_t features, int64_t lanes,
                                 int64_t batch, int32_t threads) {
+    check_blocks(features, lanes, batch);
     int64_t across = ceil_div(features, TILE), down = ceil_div(batch, lanes);
     auto body = [&](int64_t task) {
         int64_t block = task / across, f = task % across * TILE, count = least(TILE, features - f);
@@ -60,6 +68,7 @@ SNIP_KERNEL void rows_to_blocks(const float* rows, float* blocks, int64_t featur
 
 SNIP_KERNEL void blocks_to_rows(const float* blocks, float* rows, int64_t features, int64_t lanes,
                                 int64_t batch, int32_t threads) {
+    check_blocks(features, lanes, batch);
     int64_t across = ceil_div(features, TILE), down = ceil_div(batch, lanes);
     auto body = [&](int64_t task) {
         int64_t block = task / across, f = task % across * TILE, count = least(TILE, features - f);
@@ -72,6 +81,7 @@ SNIP_KERNEL void blocks_to_rows(const float* blocks, float* rows, int64_t featur
 // [blocks, features, lanes] to columns [features, batch].
 SNIP_KERNEL void blocks_to_columns(const float* blocks, float* out, int64_t out_row, int64_t features,
                                    int64_t lanes, int64_t batch, int32_t threads) {
+    check_blocks(features, lanes, batch);
     auto body = [&](int64_t task) {
         for (int64_t f = task * TILE, end = least(features, f + TILE); f < end; f++)
             for (int64_t b = 0; b < batch; b += lanes)
@@ -83,6 +93,7 @@ SNIP_KERNEL void blocks_to_columns(const float* blocks, float* out, int64_t out_
 
 SNIP_KERNEL void columns_to_blocks(const float* in, int64_t in_row, float* blocks, int64_t features,
                                    int64_t lanes, int64_t batch, int32_t threads) {
+    check_blocks(features, lanes, batch);
     auto body = [&](int64_t task) {
         for (int64_t f = task * TILE, end = least(features, f + TILE); f < end; f++)
             for (int64_t b = 0; b < batch; b += lanes) {

@@ -19,6 +19,14 @@ SNIP_ENUM Limit {
 // Throws REFUSED. The sentence tells what is wrong with the value, which follows it.
 [[noreturn]] void refuse(const char* sentence, int64_t value);
 
+// Refuses numbers of things, such as rows or samples, that are negative.
+template <class... Counts>
+static inline void check_counts(Counts... counts) {
+    const int64_t all[] = {int64_t(counts)...};
+    for (int64_t count : all)
+        if (count < 0) refuse("a size must not be negative, such as", count);
+}
+
 // Throws NO_MEMORY.
 [[noreturn]] void no_memory(int64_t bytes);
 

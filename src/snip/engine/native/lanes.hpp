@@ -1,10 +1,6 @@
 // Walks the planes of blocks [blocks, C, H * W, lanes]: vectors that are cut off at the end of a plane,
 // and the lanes of the last block that lie beyond the batch.
 #pragma once
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
 #include "errors.hpp"
 #include "parallel.hpp"
 #include "vec.hpp"
@@ -47,6 +43,7 @@ struct Blocks {
 
     Blocks(int64_t channels_, int64_t plane_, int64_t lanes_, int64_t batch_)
         : channels(channels_), plane(plane_), lanes(lanes_), batch(batch_) {
+        check_counts(channels, plane, batch);
         // What LaneMask needs, unless no lane lies beyond the batch.
         bool power_of_two = lanes >= 1 && lanes <= MOST_LANES && (lanes & (lanes - 1)) == 0;
         if (!power_of_two && (lanes < 1 || batch % lanes != 0))

@@ -1,6 +1,7 @@
 // Sparse times dense on columns: x is [features, batch] with the batch contiguous, so every surviving
 // weight is one broadcast and a row of multiply-adds. The weights are in CSR (rowptr, cols, values).
 #pragma once
+#include "errors.hpp"
 #include "marks.hpp"
 #include "parallel.hpp"
 #include "vec.hpp"
@@ -111,6 +112,7 @@ static int64_t parts_for(int64_t work, int threads) {
 SNIP_KERNEL void linear_forward(const int32_t* rowptr, const int32_t* cols, const int32_t* order,
                                 const float* values, const float* x, int64_t ldx, const float* bias, float* y,
                                 int64_t ldy, int64_t rows, int64_t batch, int32_t flags, int32_t threads) {
+    check_counts(rows, batch);
     Product p{rowptr, cols, order, values, x, ldx, bias, y, ldy, flags};
     int64_t parts = parts_for((rowptr[rows] + rows) * batch, threads);
     auto body = [&](int64_t part) {

@@ -109,6 +109,7 @@ SNIP_KERNEL void linear_backward(const int32_t* rowptr, const int32_t* cols, con
                                  const float* x, int64_t ldx, const float* dy, int64_t lddy, const float* y,
                                  int64_t ldy, float* dx, int64_t lddx, float* dw, float* dbias, int64_t rows,
                                  int64_t columns, int64_t batch, int32_t threads) {
+    check_counts(rows, columns, batch);
     const float* g = dy;
     int64_t ldg = lddy;
     if (y) {

@@ -23,17 +23,15 @@ static inline vf exp_of(vf x) {
     return (vf)((vi)p + (((vi)shifted - (vi)magic) << 23));
 }
 
+// Exactly 0 for a gate that is shut so far that no normal number is small enough for it.
 static inline vf logistic_of(vf x) {
     vf one = splat<vf>(1.0f);
-    return one / (one + exp_of(-x));
+    return x < splat<vf>(-88.0f) ? splat<vf>(0.0f) : one / (one + exp_of(-x));
 }
 
-// A quotient of polynomials (as in Eigen), good to a few units in the last place; +-1 beyond 7.9.
-static inline vf tanh_of(vf x) {
-    vf limit = splat<vf>(7.90531110763549805f);
-    vf c = x < -limit ? -limit : x;
-    c = c > limit ? limit : c;
-    vf z = c * c;
+// tanh by a quotient of polynomials (as in Eigen), good to 5 units in the last place where |x| < 4.
+static inline vf small_tanh_of(vf x) {
+    vf z = x * x;
     vf p = splat<vf>(-2.76076847742355e-16f);
     p = p * z + splat<vf>(2.00018790482477e-13f);
     p = p * z + splat<vf>(-8.60467152213735e-11f);
@@ -45,7 +43,19 @@ static inline vf tanh_of(vf x) {
     q = q * z + splat<vf>(1.18534705686654e-04f);
     q = q * z + splat<vf>(2.26843463243900e-03f);
     q = q * z + splat<vf>(4.89352518554385e-03f);
-    return z < splat<vf>(1.6e-7f) ? x : c * p / q;  // |x| < 0.0004 is its own tanh
+    return z < splat<vf>(1.6e-7f) ? x : x * p / q;  // |x| < 0.0004 is its own tanh
+}
+
+// Near +-1 the derivative 1 - tanh^2 is nothing but the distance from 1, so the last bit counts there and
+// a saturated unit must have exactly +-1. That costs an exponential, which few vectors need.
+static inline vf tanh_of(vf x) {
+    vf one = splat<vf>(1.0f), two = splat<vf>(2.0f), limit = splat<vf>(4.0f);
+    vf size = x < splat<vf>(0.0f) ? -x : x;
+    vi large = size > limit;
+    vf small = small_tanh_of(large ? limit : x);
+    if (!any_of(large)) return small;
+    vf distance = two / (exp_of(two * size) + one);
+    return large ? (x < splat<vf>(0.0f) ? distance - one : one - distance) : small;
 }
 
 }  // namespace snip::SNIP_ISA

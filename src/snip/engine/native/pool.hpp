@@ -141,10 +141,15 @@ static inline void each_2x2(const Window& w, int64_t plane, F body) {
             body((plane * w.in_h + 2 * oy) * w.in_w + 2 * ox, (plane * w.out_h + oy) * w.out_w + ox);
 }
 
-static inline void check_window(const Window& w) {
+static inline void check_window(const Window& w, int64_t planes, int64_t lanes) {
+    check_counts(planes, lanes, w.pad_h, w.pad_w);
     int64_t positions = int64_t(w.kernel_h) * w.kernel_w;
     if (w.kernel_h < 1 || w.kernel_w < 1 || positions > MOST_POSITIONS)
         refuse("a pooling window has 1 to 255 positions, not", positions);
+    const int32_t positive[] = {w.in_h,     w.in_w,     w.out_h,      w.out_w,
+                                w.stride_h, w.stride_w, w.dilation_h, w.dilation_w};
+    for (int32_t number : positive)
+        if (number < 1) refuse("planes, strides and dilations of a pooling are 1 or more, not", number);
 }
 
 static inline int pool_threads(const Window& w, int64_t planes, int64_t lanes, int threads) {
@@ -165,7 +170,7 @@ static inline void each_patch(const Window& w, int64_t planes, int64_t lanes, in
 // Largest of each window; `which` keeps its number within the window (at most 255 of them).
 SNIP_KERNEL void max_pool(const float* x, float* y, uint8_t* which, const Window* w, int64_t planes,
                           int64_t lanes, int32_t threads) {
-    check_window(*w);
+    check_window(*w, planes, lanes);
     int64_t in = int64_t(w->in_h) * w->in_w * lanes;
     if (is_plain_2x2(*w, lanes)) {
         auto one = [&](int64_t plane) {
@@ -182,7 +187,7 @@ SNIP_KERNEL void max_pool(const float* x, float* y, uint8_t* which, const Window
 
 SNIP_KERNEL void max_pool_backward(const float* dy, const uint8_t* which, float* dx, const Window* w,
                                    int64_t planes, int64_t lanes, int32_t threads) {
-    check_window(*w);
+    check_window(*w, planes, lanes);
     int64_t in = int64_t(w->in_h) * w->in_w * lanes, out = int64_t(w->out_h) * w->out_w;
     bool alone = w->kernel_h == w->stride_h && w->kernel_w == w->stride_w && w->dilation_h == 1 &&
                  w->dilation_w == 1 && w->pad_h == 0 && w->pad_w == 0 &&

@@ -4,6 +4,7 @@
 // plain linear kernels, done by the caller.
 #pragma once
 #include "copies.hpp"
+#include "errors.hpp"
 #include "linear.hpp"
 #include "memory.hpp"
 #include "parallel.hpp"
@@ -13,6 +14,11 @@ namespace snip::SNIP_ISA {
 struct Sequence {
     int64_t hidden, batch, steps;
     int threads;
+
+    Sequence(int64_t hidden_, int64_t batch_, int64_t steps_, int threads_)
+        : hidden(hidden_), batch(batch_), steps(steps_), threads(static_cast<int>(most(1, threads_))) {
+        check_counts(hidden, batch, steps);
+    }
 };
 
 // Some elements of the batch. Between steps a thread keeps its share of what the next product reads in a

@@ -54,12 +54,19 @@ SNIP_STRUCT Network {
         return total;
     }
     int64_t parts(int64_t batch) const { return ceil_div(batch, lanes); }
-    void check() const {
+    void check(int64_t batch) const {
+        if (batch < 1) refuse("a network in one call takes 1 sample or more, not", batch);
+        check_counts(gradients, runs);
         if (count < 1 || count > MOST_LAYERS) refuse("a network in one call has 1 to 64 layers, not", count);
         if (lanes < 1 || lanes > MOST_LANES) refuse("a network in one call has 1 to 64 lanes, not", lanes);
-        for (int64_t i = 0; i < count; i++)
-            if (layers[i].kind < LINEAR || layers[i].kind > RECTIFIER)
-                refuse("no layer is of kind", layers[i].kind);
+        for (int64_t i = 0; i < count; i++) {
+            const Layer& l = layers[i];
+            if (l.kind < LINEAR || l.kind > RECTIFIER) refuse("no layer is of kind", l.kind);
+            if (l.inputs < 1) refuse("a layer has 1 input or more, not", l.inputs);
+            if (l.outputs < 1) refuse("a layer has 1 output or more, not", l.outputs);
+            check_counts(l.bias_count);
+            if (l.kind == MAX_POOL) check_window(*l.window, 0, lanes);
+        }
     }
 };
 
@@ -166,7 +173,7 @@ struct PartStates {
 SNIP_KERNEL void network_forward(const Network* network, const float* x, float* y, int64_t batch,
                                  int32_t threads) {
     const Network& net = *network;
-    net.check();
+    net.check(batch);
     int64_t out = net.layers[net.count - 1].outputs;
     spread_biases(net);
     auto body = [&](int64_t part) {
@@ -182,7 +189,7 @@ SNIP_KERNEL void network_forward(const Network* network, const float* x, float* 
 SNIP_KERNEL void network_gradients(const Network* network, const float* x, const int64_t* labels,
                                    float* partial, LossOutcome* outcomes, int64_t batch, int32_t threads) {
     const Network& net = *network;
-    net.check();
+    net.check(batch);
     int64_t parts = net.parts(batch);
     spread_biases(net);
     auto body = [&](int64_t part) {

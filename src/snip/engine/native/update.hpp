@@ -13,6 +13,8 @@ SNIP_STRUCT Parameter {
 };
 
 SNIP_KERNEL void sgd_update(const Parameter* parameters, int64_t count, const float* gradients) {
+    check_counts(count);
+    for (int64_t i = 0; i < count; i++) check_counts(parameters[i].offset, parameters[i].count);
     for (int64_t i = 0; i < count; i++) {
         const Parameter& p = parameters[i];
         vf lr = splat<vf>(p.lr), factor = splat<vf>(p.factor), decay = splat<vf>(p.decay);

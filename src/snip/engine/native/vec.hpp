@@ -2,6 +2,9 @@
 // kernel exists once. Each header of kernels opens the namespace of the instruction set for which it
 // is compiled: build.py names it, and in an editor it follows from the compiler's flags.
 #pragma once
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 #include <stdint.h>
 
 #if defined(SNIP_ISA)
@@ -148,6 +151,19 @@ static inline V relu_of(V v) {
 
 // The lanes of v where keep is all ones, zero elsewhere (a NaN in a dropped lane does not survive).
 static inline vf keep_lanes(vf v, vi keep) { return (vf)((vi)v & keep); }
+
+// Whether a comparison holds in any lane.
+static inline bool any_of(vi mask) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif defined(__AVX2__)
+    return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
+#else
+    int32_t found = 0;
+    SNIP_UNROLL for (int i = 0; i < VL; i++) found |= mask[i];
+    return found != 0;
+#endif
+}
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -106,6 +106,7 @@ static void multiply_place(const Winograd& w, const float* u, const float* v, fl
 // to the input, where `out` and `in` have changed places.
 SNIP_KERNEL void winograd_weights(const float* weights, float* u, int64_t out, int64_t in, int32_t back,
                                   int32_t threads) {
+    check_counts(out, in);
     auto body = [&](int64_t o) {
         for (int64_t c = 0; c < in; c++) {
             const float* g = weights + (back ? c * out + o : o * in + c) * 9;
@@ -132,6 +133,7 @@ SNIP_KERNEL void winograd_forward(const Winograd* winograd, const float* u, cons
                                   const float* scale, const float* bias, float* y, int32_t relu,
                                   int32_t threads) {
     const Winograd& w = *winograd;
+    check_counts(w.channels, w.outs, w.in_h, w.in_w, w.out_h, w.out_w, w.pad_h, w.pad_w, w.batch);
     if (w.lanes < 16 || w.lanes % 16) refuse("lanes must be a multiple of 16, not", w.lanes);
     int64_t groups = ceil_div(w.tiles(), TOGETHER), n = w.floats();
     auto body = [&](int64_t task) {

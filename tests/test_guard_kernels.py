@@ -1,0 +1,130 @@
+"""Kernels that are called directly refuse sizes with which they would leave their memory."""
+
+from ctypes import addressof, byref
+
+import pytest
+import torch
+
+from snip.common.errors import InputError
+from snip.engine import kernels
+from snip.engine.kernels import structs
+from snip.engine.kernels.library import kernel
+
+pytestmark = pytest.mark.skipif(not kernels.available(), reason=str(kernels.reason()))
+
+ROOM = torch.zeros(4096)
+AT = ROOM.data_ptr()
+POINTERS = torch.zeros(64, dtype=torch.int32)
+IN = POINTERS.data_ptr()
+
+CALLS = {
+    "transpose": ((AT, 4, AT, 4), (4, 4)),
+    "rows_to_blocks": ((AT, AT), (4, 4, 4)),
+    "blocks_to_rows": ((AT, AT), (4, 4, 4)),
+    "blocks_to_columns": ((AT, AT, 4), (4, 4, 4)),
+    "columns_to_blocks": ((AT, 4, AT), (4, 4, 4)),
+    "linear_forward": ((IN, IN, None, AT, AT, 4, None, AT, 4), (4, 4)),
+    "norm_apply": ((AT, AT, AT, AT), (4, 16, 4, 4)),
+    "relu_backward": ((AT, None, AT, None), (4, 16, 4, 4)),
+    "mean_pool": ((AT, AT, 4), (4, 4, 4, 4)),
+    "winograd_weights": ((AT, AT), (1, 1)),
+}
+AFTER = {"linear_forward": (0, 1), "norm_apply": (0, 1), "winograd_weights": (0, 1)}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_negative_sizes_are_refused(name):
+    addresses, sizes = CALLS[name]
+    after = AFTER.get(name, (1,))
+    kernel(name)(*addresses, *sizes, *after)
+    for at in range(len(sizes)):
+        changed = [*sizes[:at], -1, *sizes[at + 1 :]]
+        with pytest.raises(InputError, match="-"):
+            kernel(name)(*addresses, *changed, *after)
+
+
+@pytest.mark.parametrize("name", ["rows_to_blocks", "blocks_to_rows"])
+def test_no_lanes_are_refused(name):
+    with pytest.raises(InputError, match="1 lane or more, not 0"):
+        kernel(name)(AT, AT, 4, 0, 4, 1)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_recurrent_kernels_check_their_sizes(at):
+    sizes = [1, 1, 1]
+    sizes[at] = -1
+    with pytest.raises(InputError, match="-1"):
+        kernel("lstm_forward")(IN, IN, AT, AT, 8, AT, 8, AT, 8, *sizes, 1)
+    with pytest.raises(InputError, match="-1"):
+        kernel("lstm_backward")(*(IN, IN, IN, AT, AT, AT, 8, AT, 8, None, 0, AT, AT, 8, *sizes, 1))
+    with pytest.raises(InputError, match="-1"):
+        kernel("gru_forward")(IN, IN, AT, None, AT, AT, 8, AT, 8, *sizes, 1)
+    with pytest.raises(InputError, match="-1"):
+        kernel("gru_backward")(
+            *(IN, IN, IN, AT, AT, AT, AT, AT, 8, AT, 8, None, 0, AT, 8), *sizes, 1
+        )
+
+
+def test_no_threads_are_one_thread():
+    index = kernels.LinearIndex.from_mask(torch.zeros(3, 1) > 0)
+    gates, from_h, states = torch.ones(3, 4096), torch.zeros(3, 4096), torch.zeros(1, 8192)
+    kernel("gru_forward")(
+        *(*index.pointers[:2], None, None, gates.data_ptr(), from_h.data_ptr(), 4096),
+        *(states.data_ptr(), 8192, 1, 4096, 1, 0),
+    )
+    assert (gates != 1).all()
+
+
+PLAN = {"lanes": 16, "tile_h": 1, "tile_w": 1, "out_channels": 1, "pack_phases": 1}
+STEPS = {"in_step_h": 1, "in_step_w": 1, "out_step_h": 1, "out_step_w": 1}
+
+
+@pytest.mark.parametrize("name", [*STEPS, "out_channels", "pack_phases"])
+def test_plans_check_what_they_divide_by(name):
+    plan = structs.ConvPlanStruct(**(PLAN | STEPS | {name: 0}))
+    with pytest.raises(InputError, match="1 or more, not 0"):
+        kernel("conv_forward")(byref(plan), *[None] * 5, 1, 0, 1)
+    with pytest.raises(InputError, match="1 or more, not 0"):
+        kernel("conv_weights")(byref(plan), *[None] * 3, 1, 1)
+
+
+@pytest.mark.parametrize("name", ["entries", "segments", "grid_h", "in_channels", "pack_w"])
+def test_plans_check_their_lengths(name):
+    plan = structs.ConvPlanStruct(**(PLAN | STEPS | {name: -3}))
+    with pytest.raises(InputError, match="-3"):
+        kernel("conv_forward")(byref(plan), *[None] * 5, 1, 0, 1)
+
+
+WINDOW = {f"{name}_{axis}": 1 for axis in "hw" for name in ("in", "out", "kernel", "stride")}
+WINDOW |= {"dilation_h": 1, "dilation_w": 1}
+
+
+@pytest.mark.parametrize("name", [name for name in WINDOW if "kernel" not in name])
+def test_pooling_checks_its_window(name):
+    window = structs.WindowStruct(**(WINDOW | {name: 0}))
+    with pytest.raises(InputError, match="1 or more, not 0"):
+        kernel("max_pool")(AT, AT, AT, byref(window), 1, 1, 1)
+    with pytest.raises(InputError, match="1 or more, not 0"):
+        kernel("max_pool_backward")(AT, AT, AT, byref(window), 1, 1, 1)
+
+
+def test_a_network_checks_its_batch():
+    layer = structs.LayerStruct(kind=3, inputs=4, outputs=4, values_at=-1, bias_at=-1)
+    layers = (structs.LayerStruct * 1)(layer)
+    network = structs.NetworkStruct(*(addressof(layers), 1, 16, 1, IN, 0))
+    outcomes = (structs.OutcomeStruct * 1)()
+    for batch in (0, -1):
+        with pytest.raises(InputError, match="1 sample or more"):
+            kernel("network_forward")(byref(network), AT, AT, batch, 1)
+        with pytest.raises(InputError, match="1 sample or more"):
+            kernel("network_gradients")(byref(network), AT, AT, AT, outcomes, batch, 1)
+
+
+def test_an_update_checks_its_lengths():
+    parameters = (structs.ParameterStruct * 2)()
+    values, gradients = torch.zeros(8), torch.ones(8)
+    parameters[0].values, parameters[0].count, parameters[0].lr = values.data_ptr(), 8, 1.0
+    parameters[1].count = -1
+    with pytest.raises(InputError, match="-1"):
+        kernel("sgd_update")(parameters, 2, gradients.data_ptr())
+    assert not values.any()
