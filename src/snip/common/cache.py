@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -13,3 +14,18 @@ def cache_folder() -> Path:
         return Path(os.path.expanduser(chosen))
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "snip"
+
+
+def trim(folder: Path, pattern: str, largest: int, *, keep: Path) -> None:
+    """Delete the files that were not used for the longest time until `largest` bytes are left."""
+    found = []
+    for path in folder.glob(pattern):
+        with suppress(OSError):  # another process may trim at the same time
+            status = path.stat()
+            found.append((status.st_mtime_ns, status.st_size, path))
+    total = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if total > largest and path != keep:
+            with suppress(OSError):
+                path.unlink()
+                total -= size

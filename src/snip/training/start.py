@@ -9,7 +9,7 @@ from torch import nn
 
 from snip.anatomy.parameters import unwrap
 from snip.common.errors import FileError
-from snip.common.files import damaged, read_json, write_json
+from snip.common.files import read_json, reading, write_json
 from snip.engine.choice import Choice, choose, choose_again
 from snip.engine.fused.step import training_step
 from snip.masks import Masks, held_masks
@@ -68,10 +68,8 @@ def _on_engine(model: nn.Module, data: Data, options: Options) -> tuple[nn.Modul
     path = None if options.folder is None else options.folder / ENGINE
     if path is not None and options.resume and path.exists():
         saved = read_json(path)
-        try:
+        with reading(path):
             choice, asked = Choice.from_dict(saved), saved["asked"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged(path, error) from error
         if asked == options.engine:
             return choose_again(model, batch, choice), choice
     return choose(model, batch, options.engine)
