@@ -21,7 +21,7 @@ from snip.training.torch_files import read_torch
 FORMAT = 1
 PARTS: dict[str, Any] = {
     "format": int,
-    "identity": dict[str, Any],
+    "identity": dict[str, str | float | bool | list[int] | None],
     "model": dict[str, Any],
     "optimizer": dict[str, Any],
     "rng": dict[str, Any],
