@@ -18,7 +18,8 @@ import attacks_files
 import numpy as np
 import pytest
 import torch
-from attacks_files import KINDS, altered, attack, nodes, refused
+from attacks_files import altered, attack, nodes, refused
+from attacks_kinds import KINDS, pruned, read_weights
 from data_layouts import refused as data_refused
 from data_layouts import write_idx
 
@@ -115,7 +116,7 @@ def test_what_is_no_ordinary_file_is_refused_at_once(kind: str, tmp_path: Path) 
     for read in (
         read_json, read_metrics, read_bytes, sha256, snip.Masks.load, load_checkpoint,
         lambda path: compact.load(path, torch.nn.Linear(2, 2)),
-        attacks_files.read_weights,
+        read_weights,
     ):  # fmt: skip
         with pytest.raises(snip.FileError):
             read(path)
@@ -212,7 +213,7 @@ def test_a_tensor_cannot_be_larger_than_its_file(size: int, tmp_path: Path) -> N
 
 
 def test_masks_that_claim_an_enormous_sample(tmp_path: Path) -> None:
-    model = attacks_files.pruned("mlp")
+    model = pruned("mlp")
     masks = snip.held_masks(model)
     assert masks is not None
     with pytest.raises(snip.InputError, match="too large to try"):

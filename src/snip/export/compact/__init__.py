@@ -77,7 +77,7 @@ def save(model: nn.Module, path: PathLike, *, dtype: torch.dtype | None = None) 
         "provenance": json.dumps(provenance.to_dict(), sort_keys=True),
         "plan": json.dumps(_plan_as_json(found.plan) if found else None),
     }
-    header["checksum"] = _checksum(header, tensors)
+    header["checksum"] = checksum(header, tensors)
     write_tensors(path, tensors, header)
 
 
@@ -121,7 +121,7 @@ def _read(path: Path) -> tuple[dict[str, Part], Plan | None, Provenance, Tensors
                     f"{FORMAT!r}. Give a file that snip.compact.save() wrote."
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if header.pop("checksum") != _checksum(header, tensors):
+        if header.pop("checksum") != checksum(header, tensors):
             raise ValueError("its checksum is wrong")
         layout = {name: Part(**part) for name, part in json.loads(header["layout"]).items()}
         gaps = {name + GAPS for name, part in layout.items() if part.width is not None}
@@ -167,8 +167,9 @@ def _check_fit(path: PathLike, own: Tensors, layout: dict[str, Part]) -> None:
             )
 
 
-def _checksum(header: dict[str, str], tensors: Tensors) -> str:
-    # The kinds too: the same bytes are other numbers in another type.
+def checksum(header: dict[str, str], tensors: Tensors) -> str:
+    """Over the header's other entries, and over the names, kinds and bytes of the tensors."""
+    # The same bytes are other numbers in another type.
     kinds = {name: [str(value.dtype), list(value.shape)] for name, value in tensors.items()}
     total = zlib.crc32(json.dumps([header, kinds], sort_keys=True).encode())
     for name in sorted(tensors):
