@@ -114,7 +114,7 @@ def test_check_tells_a_model_that_is_not_pruned():
 
 
 def test_a_header_of_another_kind_is_refused(tmp_path):
-    header = {"format": "snip-masks-1", "order": "5", "provenance": "{}"}
+    header = {"format": "snip-masks-2", "order": "5", "provenance": "{}"}
     save_file({"a": torch.ones(3).bool()}, tmp_path / "m", metadata=header)
     with pytest.raises(snip.FileError, match="is damaged"):
         snip.Masks.load(tmp_path / "m")

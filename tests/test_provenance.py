@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 import snip
 from snip.export import compact
 from snip.masks import Provenance
+from snip.masks.masks import checksum
 
 # A value of the wrong kind for every field, as a file could hold it.
 WRONG = {
@@ -25,8 +26,8 @@ WRONG = {
 def write(path, provenance):
     """A mask file that is whole but for its provenance."""
     masks = snip.Masks({"a": torch.ones(3).bool()})
-    header = {"format": "snip-masks-1", "order": '["a"]', "provenance": provenance}
-    save_file(dict(masks), path, metadata={**header, "digest": masks.digest()})
+    header = {"format": "snip-masks-2", "order": '["a"]', "provenance": provenance}
+    save_file(dict(masks), path, metadata={**header, "checksum": checksum(masks, header)})
 
 
 def test_every_field_comes_back_from_a_file(tmp_path):

@@ -23,7 +23,7 @@ SHORT = TrainConfig(iterations=100, lr_drops=(60,), eval_every=50)
 CONFIG = RunConfig("lenet-300-100", 0.95, train=SHORT)
 FILES = [
     "checkpoint.pt", "config.json", "masks.safetensors", "metrics.jsonl", "model.safetensors",
-    "report.json", "result.json", "selected.safetensors",
+    "report.json", "result.json", "selected.safetensors", "sums.json",
 ]  # fmt: skip
 
 

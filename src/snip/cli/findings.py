@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,15 +14,13 @@ from snip.masks import Masks
 from snip.reports.report import Report, report
 from snip.reports.text import percent
 from snip.runs import RunResult
-from snip.runs.folder import CONFIG, RESULT, read_config
+from snip.runs.folder import CONFIG, RESULT, SUMS, read_config
+from snip.runs.sums import Changes, changes
 from snip.training.journal import MASKS, METRICS
 from snip.training.metrics import read_metrics
 
-STATISTICS = (
-    "running_mean",
-    "running_var",
-    "num_batches_tracked",
-)  # buffers of normalisation layers, which are no connections
+# Buffers of normalisation layers, which are no connections.
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 # Fields of a provenance that are not shown to people: they are for machines.
 HIDDEN = ("uses", "left_out", "seeds", "versions")
 
@@ -47,8 +44,8 @@ class Finding:
 
     kind: str
     path: Path
-    shown: Mapping[str, object]  # for people
-    data: Mapping[str, Any]  # for machines
+    shown: dict[str, object]  # for people
+    data: dict[str, Any]  # for machines
     parameters: tuple[Parameter, ...] = ()
     masks: Masks | None = None
     report: Report | None = field(default=None, repr=False)
@@ -98,41 +95,52 @@ def of_folder(folder: Path, model: str | None, dataset: str | None) -> Finding:
     """A run: its result, or how far it is, and its masks."""
     if not (folder / CONFIG).exists():
         raise FileError(f"{folder} is no run folder: it has no {CONFIG}.")
+    changed = changes(folder) if (folder / RESULT).exists() else None
+    try:
+        run = _run(folder, changed)
+        if not (folder / MASKS).exists():
+            return replace(run, shown=run.shown | {"sparsity": percent(0)})
+        found = of_masks(folder / MASKS, Masks.load(folder / MASKS), model, dataset)
+    except FileError as error:
+        if changed is None or not changed.altered:
+            raise
+        raise FileError(f"{error} Of its files are {changed}.") from error
+    return replace(
+        run,
+        shown=run.shown | _counts(found.masks),
+        data=run.data | {"masks": dict(found.data)},
+        parameters=found.parameters,
+        masks=found.masks,
+        report=found.report,
+    )
+
+
+def _run(folder: Path, changed: Changes | None) -> Finding:
+    """What a run's folder says beside its masks."""
     config = read_config(folder)
     finished = (folder / RESULT).exists()
-    result = RunResult.read(folder) if finished else None
+    result = RunResult.read(folder, verify=False) if finished else None
     history = read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
     done = history[-1].iteration if history else 0
+    going = f"{done:,} of {config.training.iterations:,} iterations evaluated"
     shown: dict[str, object] = {
         "model": config.model,
         "data set": config.dataset,
         "protocol": config.protocol,
         "seed": config.seed,
-        "state": "finished"
-        if finished
-        else f"{done:,} of {config.training.iterations:,} "
-        "iterations evaluated; `snip run` with the same flags goes on",
+        "state": "finished" if finished else f"{going}; `snip run` with the same flags goes on",
     }
     if result is not None:
         shown |= {"test error": percent(result.test_error), "seconds": f"{result.seconds:.1f}"}
+        shown |= {"files": f"not known: there is no {SUMS}" if changed is None else str(changed)}
     data: dict[str, Any] = {
         "finished": finished,
         "config": config.to_dict(),
         "result": None if result is None else result.to_dict(),
         "last_evaluation": history[-1].to_dict() if history else None,
+        "files": None if changed is None else changed._asdict(),
     }
-    if not (folder / MASKS).exists():
-        return Finding("run", folder, shown | {"sparsity": percent(0)}, data)
-    found = of_masks(folder / MASKS, Masks.load(folder / MASKS), model, dataset)
-    return Finding(
-        "run",
-        folder,
-        shown | _counts(found.masks),
-        data | {"masks": dict(found.data)},
-        found.parameters,
-        found.masks,
-        found.report,
-    )
+    return Finding("run", folder, shown, data)
 
 
 def _report(masks: Masks, model: str | None, dataset: str | None) -> Report | None:

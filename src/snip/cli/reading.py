@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from snip.common.errors import FileError, InputError
-from snip.common.files import damaged
+from snip.common.checks import fits
+from snip.common.errors import FileError
+from snip.common.files import reading
 from snip.masks import Masks
-from snip.masks.masks import FORMAT
+from snip.masks.masks import FORMATS
 from snip.models import MODELS
 from snip.runs import RunConfig, resolve_model
+from snip.runs.sums import require_as_summed
 from snip.training import load_checkpoint
 from snip.training.checkpoint import PARTS
 from snip.training.state import different_shapes, extra_state
+from snip.training.torch_files import read_torch
 
 State = dict[str, torch.Tensor]
 ZIP = b"PK"  # how a file of torch.save begins
@@ -32,22 +35,21 @@ class Weights(NamedTuple):
 
 def read(path: Path) -> Masks | Weights:
     """The masks or the weights in a file, whichever it holds."""
-    if not path.is_file():
-        raise FileError(f"there is no file {path}.")
-    if _begins_with(path, ZIP):
-        return _torch_file(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            if (file.metadata() or {}).get("format") == FORMAT:
-                return Masks.load(path)
-            names = list(file.keys())
-            return Weights({name: file.get_tensor(name) for name in names}, "weights")
-    except (SafetensorError, OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = f"it is neither masks nor weights: {error}"
-        fix = "give a file that safetensors or torch.save wrote whole, or a run's folder"
-        raise damaged(path, reason, fix) from error
+    fix = "give a file that safetensors or torch.save wrote whole, or a run's folder"
+    with reading(path, fix=fix):
+        require_as_summed(path)
+        with path.open("rb") as file:
+            packed = file.read(len(ZIP)) == ZIP
+        if packed:
+            return _torch_file(path)
+        try:
+            with safe_open(path, framework="pt") as tensors:
+                if (tensors.metadata() or {}).get("format", "").startswith(FORMATS):
+                    return Masks.load(path)
+                names = list(tensors.keys())
+                return Weights({name: tensors.get_tensor(name) for name in names}, "weights")
+        except SafetensorError as error:
+            raise ValueError(f"it is neither masks nor weights: {error}") from error
 
 
 def read_weights(path: Path) -> State:
@@ -87,19 +89,18 @@ def network_of(masks: Masks, model: str | None, dataset: str | None) -> torch.nn
 
 
 def _torch_file(path: Path) -> Weights:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        # The unpickler has a dozen ways to fail, and explains each at length.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        fix = "give a state_dict, saved by torch.save(model.state_dict(), path)"
-        why = f"it cannot be read without running code in it: {reason}"
-        raise damaged(path, why, fix) from error
+    fix = "give a state_dict, saved by torch.save(model.state_dict(), path)"
+    with reading(path, fix=fix):
+        content = read_torch(path)
     if isinstance(content, dict) and all(part in content for part in PARTS):
         content = load_checkpoint(path)
-        iteration = content["state"].get("iteration")
-        return Weights(_tensors(content["model"], path), "checkpoint", iteration)
+        return Weights(_tensors(content["model"], path), "checkpoint", _iteration(content))
     return Weights(_tensors(content, path), "weights")
+
+
+def _iteration(content: dict[str, Any]) -> int | None:
+    done = content["state"].get("iteration")
+    return done if fits(done, int) else None
 
 
 def _tensors(content: object, path: Path) -> State:
@@ -108,11 +109,3 @@ def _tensors(content: object, path: Path) -> State:
         if found:
             return found
     raise FileError(f"{path} holds no tensors by name: give a state_dict.")
-
-
-def _begins_with(path: Path, mark: bytes) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(mark)) == mark
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error}.") from error

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
+import types
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from snip.common.errors import InputError, KindError, nearest
+
+LARGEST = 2.0**64  # of a number in a file: counts, seeds and seconds are below
 
 
 def check_fields(cls: type, data: Mapping[str, Any], kind: str) -> None:
@@ -16,6 +21,44 @@ def check_fields(cls: type, data: Mapping[str, Any], kind: str) -> None:
     for name in data:
         if name not in known:
             raise nearest(kind, name, known)
+
+
+def check_kinds(value: Any, what: str) -> None:
+    """Refuse a dataclass instance with a field of another kind than the one it is declared with."""
+    cls: type = type(value)
+    for name, hint in _hints(cls).items():
+        found = getattr(value, name)
+        if not fits(found, hint):
+            raise KindError(f"{name} of {what} is {found!r}: it must be {_named(hint)}.")
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the kind that a type hint names. Numbers must be finite."""
+    if hint is Any:
+        return True
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (Union, types.UnionType):
+        return any(fits(value, part) for part in parts)
+    if kind is dict:
+        return isinstance(value, dict) and all(
+            fits(key, parts[0]) and fits(part, parts[1]) for key, part in value.items()
+        )
+    if kind in (tuple, list):
+        return isinstance(value, kind) and all(fits(part, parts[0]) for part in value)
+    if isinstance(value, bool):  # which Python counts as a number
+        return hint is bool
+    if isinstance(value, (int, float)) and not abs(value) < LARGEST:  # also infinity and NaN
+        return False
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _named(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
 
 
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
@@ -41,7 +84,8 @@ def checked_number(
         raise KindError(f"{name} is {value!r}, a {type(value).__name__}: give a number.")
     low = f"at least {least:g}" if above is None else f"above {above:g}"
     inside = value >= least if above is None else value > above
-    if not (inside and value < below):  # also refuses NaN
+    # A whole number may be too large for a float. NaN is refused too.
+    if not (inside and value < below and value <= sys.float_info.max):
         high = "finite" if math.isinf(below) else f"below {below:g}"
         raise InputError(f"{name} is {value!r}: it must be {low} and {high}.")
     return float(value)

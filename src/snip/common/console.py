@@ -1,4 +1,7 @@
-"""How commands and experiments speak: results on stdout, remarks and complaints on stderr."""
+"""How commands and experiments speak: results on stdout, remarks and complaints on stderr.
+
+What they say may quote a file, so that control characters are shown and never obeyed.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
+
+from snip.common.errors import escaped
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -26,12 +31,12 @@ def console(file: TextIO | None = None) -> Console:
 
 def say(text: str) -> None:
     """One line on stdout, whatever its length."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(escaped(text, keep="\n") + "\n")
 
 
 def remark(text: str) -> None:
     """A line beside the results, on stderr."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(escaped(text, keep="\n") + "\n")
 
 
 def complain(text: str) -> None:
@@ -58,7 +63,10 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     from rich import box
     from rich.table import Table
 
-    cells = [[value if isinstance(value, str) else f"{value:,}" for value in row] for row in rows]
+    cells = [
+        [escaped(value) if isinstance(value, str) else f"{value:,}" for value in row]
+        for row in rows
+    ]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = all(_is_number(row[index]) for row in cells)
@@ -72,7 +80,7 @@ def show_facts(facts: Mapping[str, object]) -> None:
     """Print names and values on stdout, one pair per line."""
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
-        say(f"{name:<{width}}  {value}")
+        say(f"{name:<{width}}  {escaped(str(value))}")
 
 
 def size(count: float) -> str:

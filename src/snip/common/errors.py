@@ -9,6 +9,10 @@ from collections.abc import Iterable, Sequence
 class InputError(ValueError):
     """A mistake in what the user gave; nothing was changed."""
 
+    def __str__(self) -> str:
+        # A message may quote a file, and a terminal obeys what a file holds.
+        return escaped(str(self.args[0]), keep="\n") if self.args else ""
+
 
 class KindError(InputError, TypeError):
     """A value of the wrong kind."""
@@ -17,12 +21,20 @@ class KindError(InputError, TypeError):
 class FileError(InputError, OSError):
     """A file that is missing, corrupt, or cannot be written."""
 
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
+
+class MissingPackageError(InputError, ImportError):
+    """An optional package that is needed here is not installed."""
 
 
 class SnipWarning(UserWarning):
     """Something that a user would want to know before training for hours."""
+
+
+def escaped(text: str, keep: str = "") -> str:
+    """Text that a terminal only shows: control characters, but those in `keep`, as \\x1b."""
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def listed(names: Sequence[object]) -> str:

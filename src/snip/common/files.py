@@ -1,4 +1,4 @@
-"""The one place that writes files: every write is whole or does not happen."""
+"""The one place that writes files, whole or not at all, and that says what is wrong with one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,26 +15,30 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from snip.common.errors import FileError
+from snip.common.errors import FileError, MissingPackageError, escaped, first_line
 
 PathLike = str | os.PathLike[str]
 TEMPORARY = ".snip-tmp-"  # how the name of a file begins that is still being written
+LARGEST_TEXT = 1 << 28  # bytes; no JSON file of ours comes near, and a larger one fills the memory
+ANOTHER = "put back a copy, delete its folder, or choose another one"
 
 
 def write_with(path: PathLike, writer: Callable[[Path], object]) -> None:
     """Let `writer` fill a temporary file beside `path`, then put it in place in one move."""
     path = Path(path)
     with _write_errors(path):
-        target = (
-            path.resolve()
-        )  # a symbolic link is kept, and the file that it points to is written
+        # A symbolic link is kept, and the file that it points to is written.
+        target = path.resolve()
         if target.exists() and not target.is_file():
             # Putting a file in its place would remove a device, or fail on a folder.
             raise FileError(f"cannot write {path}: it is no ordinary file. Choose another place.")
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = _new_file(target.parent, path.suffix)
+        mode = temporary.stat().st_mode
         try:
             writer(temporary)
+            # safetensors puts a file of its own in place, which only its owner may read.
+            temporary.chmod(mode)
             _flush_to_disk(temporary)
             os.replace(temporary, target)
         finally:
@@ -50,37 +55,103 @@ def write_text(path: PathLike, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def read_json(path: PathLike) -> dict[str, Any]:
-    """A JSON object from a file; a damaged one is refused."""
+@contextmanager
+def reading(path: PathLike, *, what: str = "file", fix: str = ANOTHER) -> Iterator[None]:
+    """Whatever goes wrong while `path` is opened, unpacked or understood becomes a FileError."""
+    require_ordinary(path)
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        yield
+    except (FileError, MissingPackageError):
+        raise
     except FileNotFoundError as error:
-        raise FileError(f"there is no file {path}.") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise damaged(path, error) from error
-    if not isinstance(data, dict):
-        raise damaged(path, "it holds no JSON object")
-    return data
+        raise FileError(f"there is no {what} {path}.") from error
+    except PermissionError as error:
+        raise unreadable(path, "permission denied", "give yourself read access to it") from error
+    except MemoryError as error:
+        raise unreadable(path, "out of memory", "free some memory") from error
+    except Exception as error:
+        # Parsers have a dozen ways to fail on a hostile file; all of them mean the same here.
+        raise damaged(path, error, fix) from error
+
+
+def require_ordinary(path: PathLike) -> None:
+    """Refuse a folder, a pipe or a device: opening a pipe would wait for ever."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):  # what is not there is told by whoever opens it
+        return
+    if stat.S_ISDIR(mode):
+        raise FileError(f"{path} is a folder: give a file in it.")
+    if not stat.S_ISREG(mode):
+        raise FileError(f"{path} is no ordinary file: give a file.")
+
+
+def read_bytes(path: PathLike, *, most: int = LARGEST_TEXT) -> bytes:
+    """The content of a file; one of more than `most` bytes is refused before it is read."""
+    require_ordinary(path)
+    with Path(path).open("rb") as file:
+        content = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
+    if content is None or len(content) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
+    return content
+
+
+def read_json(path: PathLike, *, fix: str = ANOTHER) -> dict[str, Any]:
+    """A JSON object from a file; a damaged one is refused."""
+    with reading(path, fix=fix):
+        data = json.loads(read_bytes(path).decode())
+        if not isinstance(data, dict):
+            raise ValueError("it holds no JSON object")
+        return data
 
 
 def write_json(path: PathLike, data: dict[str, Any]) -> None:
     """A JSON object into a file, whole or not at all."""
-    write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+    write_text(path, json_text(data))
 
 
-def damaged(
-    path: PathLike,
-    reason: object,
-    fix: str = "put back a copy, delete its folder, or choose another one",
-) -> FileError:
+def json_text(data: dict[str, Any]) -> str:
+    """A JSON object as `write_json` writes it."""
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
+def write_tensors(path: PathLike, tensors: dict[str, Any], header: dict[str, str]) -> None:
+    """Write a safetensors file, whole or not at all; the same content gives the same bytes."""
+    from safetensors.torch import save_file
+
+    def write(temporary: Path) -> None:
+        save_file(tensors, temporary, metadata=header or None)
+        _sort_header(temporary)
+
+    write_with(path, write)
+
+
+def damaged(path: PathLike, reason: object, fix: str = ANOTHER) -> FileError:
     """The error for a file that does not hold what it should."""
-    return FileError(f"{path} is damaged or of another version ({reason}): {fix}.")
+    if isinstance(reason, Exception):
+        # A KeyError says only the name; of an error without a message its kind is all there is.
+        said = first_line(reason) if str(reason) else type(reason).__name__
+        reason = f"no {said}" if isinstance(reason, KeyError) else said
+    return FileError(f"{path} is damaged or of another version ({escaped(str(reason))}): {fix}.")
+
+
+def unreadable(path: PathLike, reason: object, fix: str) -> FileError:
+    """The error for a file that may be whole, but is missing, forbidden or another one."""
+    return FileError(f"cannot read {path} ({escaped(str(reason))}): {fix}.")
 
 
 def remove_leftovers(folder: Path) -> None:
     """Delete the temporary files of a process that was killed while it wrote in `folder`."""
     for path in folder.glob(f"{TEMPORARY}*"):
+        remove(path)
+
+
+def remove(path: Path) -> None:
+    """Delete a file if it is there."""
+    try:
         path.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot delete {path}: {error}. Delete it by hand.") from error
 
 
 def append_line(path: PathLike, line: str) -> None:
@@ -88,12 +159,15 @@ def append_line(path: PathLike, line: str) -> None:
     path = Path(path)
     with _write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_fifo():  # opening it would wait for a reader
+            raise FileError(f"cannot write {path}: it is no ordinary file. Choose another place.")
         with path.open("ab") as file:
             file.write(line.encode() + b"\n")
 
 
 def sha256(path: PathLike) -> str:
     """Hex digest of a file, read in pieces."""
+    require_ordinary(path)
     digest = hashlib.sha256()
     with Path(path).open("rb") as file:
         while block := file.read(1 << 20):
@@ -107,6 +181,21 @@ def _new_file(folder: Path, suffix: str) -> Path:
     path = folder / f"{TEMPORARY}{secrets.token_hex(8)}{suffix}"
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     return path
+
+
+def _sort_header(path: Path) -> None:
+    """Put the header of a safetensors file into a fixed order: safetensors has it by chance."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        if "__metadata__" not in header:
+            return
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) > size:
+            raise ValueError(f"the sorted header has {len(text)} bytes in place of {size}")
+        file.seek(8)
+        file.write(text.ljust(size))
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from snip.common.errors import FileError, nearest
+from snip.common.files import unreadable
 from snip.data.augment import Augmentation
 from snip.data.batches import Batches
 from snip.data.dataset import Dataset
 from snip.data.download import download as download_file
 from snip.data.locate import Found, check_named_folder, download_folder, find, places
-from snip.data.reading import unreadable
 from snip.data.spec import Content, Spec
 from snip.data.split import Split
 from snip.data.table import DATASETS

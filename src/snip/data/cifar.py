@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import torch
 
-from snip.common.files import damaged
+from snip.common.files import damaged, read_bytes
 from snip.data.reading import reading
 from snip.data.safe_pickle import PickledArray, load_arrays
 from snip.data.spec import Content, Reader, Spec
@@ -49,7 +49,7 @@ def _read_folder(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     found = {}
     for name in names:
         with reading(folder / name):
-            found[name] = (folder / name).read_bytes()
+            found[name] = read_bytes(folder / name, most=_LARGEST)
     return found
 
 
@@ -58,7 +58,7 @@ def _read_archive(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     with (
         reading(path),
-        gzip.open(path) as unpacked,
+        _Unpacked(path) as unpacked,
         tarfile.open(fileobj=unpacked, mode="r:") as archive,
     ):
         for member in archive:
@@ -73,6 +73,18 @@ def _read_archive(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
         while unpacked.read(1 << 20):  # to the end, where gzip has its checksum
             pass
     return found
+
+
+class _Unpacked(gzip.GzipFile):
+    """A packed file of which no piece may be larger than a genuine part.
+
+    tarfile reads long names and comments whole, however long the archive says that they are.
+    """
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= _LARGEST:
+            raise ValueError(f"it asks for {size} bytes at once")
+        return super().read(size)
 
 
 def _content(

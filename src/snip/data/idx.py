@@ -11,8 +11,8 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
-from snip.common.files import damaged
-from snip.data.reading import FETCH_AGAIN, reading, unreadable
+from snip.common.files import damaged, unreadable
+from snip.data.reading import FETCH_AGAIN, reading
 from snip.data.spec import Content, Reader, Spec
 from snip.data.split import Split
 
@@ -27,27 +27,28 @@ def idx_layout(folder: Path, spec: Spec) -> Reader | None:
     return lambda: Content(_read_split(folder, "train", spec), _read_split(folder, "t10k", spec))
 
 
-def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """The uint8 array of one idx file with so many dimensions."""
+def read_idx(path: Path, spec: Spec, dimensions: int) -> np.ndarray:
+    """The uint8 array of one idx file: images [N, H, W] or labels [N]."""
     with reading(path), path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         if not packed:
-            return _parse(file, path, dimensions)
+            return _parse(file, path, spec, dimensions)
         with gzip.GzipFile(fileobj=file) as unpacked:
-            return _parse(unpacked, path, dimensions)  # type: ignore[arg-type]
+            return _parse(unpacked, path, spec, dimensions)  # type: ignore[arg-type]
 
 
-def _parse(file: BinaryIO, path: Path, dimensions: int) -> np.ndarray:
+def _parse(file: BinaryIO, path: Path, spec: Spec, dimensions: int) -> np.ndarray:
     header = file.read(4 + 4 * dimensions)
     if len(header) < 4 + 4 * dimensions:
         raise EOFError("the file ends within its header")
     magic, *shape = struct.unpack(f">{1 + dimensions}I", header)
     if magic != 0x0800 + dimensions:
         raise ValueError(f"the magic number is {magic}, not {0x0800 + dimensions}")
+    # Before memory is taken: a header of a few bytes can claim gigabytes.
+    spec.require_count(shape[0], path)
+    _check_images(shape[1:], path, spec)
     size = prod(shape)
-    if size > 1 << 31:
-        raise ValueError(f"the header claims {size} bytes")
     data = np.empty(size, dtype=np.uint8)
     filled = _fill(file, data)
     if filled < size:
@@ -55,6 +56,16 @@ def _parse(file: BinaryIO, path: Path, dimensions: int) -> np.ndarray:
     if file.read(1):  # reading on also makes gzip verify its checksum
         raise ValueError(f"more than the {size} bytes that the header promises")
     return data.reshape(shape)
+
+
+def _check_images(sizes: list[int], path: Path, spec: Spec) -> None:
+    if sizes and tuple(sizes) != spec.shape[1:]:
+        (height, width), (_, *expected) = sizes, spec.shape
+        raise unreadable(
+            path,
+            f"its images are {height}x{width}, not {expected[0]}x{expected[1]}",
+            "this is another data set; put the right file there",
+        )
 
 
 def _fill(file: BinaryIO, data: np.ndarray) -> int:
@@ -75,14 +86,7 @@ def _read_split(folder: Path, part: str, spec: Spec) -> Split:
                 folder / f"{part}-{kind}-idx{n}-ubyte.gz", "no such file", "put it there"
             )
     images_path, labels_path = (path for path in paths if path is not None)
-    images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
-    _, height, width = spec.shape
-    if images.shape[1:] != (height, width):
-        raise unreadable(
-            images_path,
-            f"its images are {images.shape[1]}x{images.shape[2]}, not {height}x{width}",
-            "this is another data set; put the right file there",
-        )
+    images, labels = read_idx(images_path, spec, 3), read_idx(labels_path, spec, 1)
     if len(images) != len(labels):
         reason = f"{len(labels)} labels for {len(images)} images"
         raise damaged(labels_path, reason, "fetch both files again")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from snip.common.errors import InputError
+from snip.common.errors import MissingPackageError
 from snip.common.files import damaged
 from snip.common.progress import track
 from snip.data.reading import FETCH_AGAIN
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def missing_extra(package: str) -> InputError:
+def missing_extra(package: str) -> MissingPackageError:
     """The error for an optional package that is not installed."""
-    return InputError(
+    return MissingPackageError(
         f"this data set is stored as encoded images, and reading them needs {package}: "
         "run  pip install 'snip-prune[data]'"
     )

@@ -13,7 +13,7 @@ import torch
 from snip.common import files
 from snip.data.cache import cached, fingerprint
 from snip.data.images import decode_images, decoder_version, is_jpeg, missing_extra
-from snip.data.reading import reading, unreadable
+from snip.data.reading import reading
 from snip.data.spec import Content, Reader, Spec
 from snip.data.split import Split
 
@@ -28,7 +28,9 @@ def parquet_layout(folder: Path, spec: Spec) -> Reader | None:
 def _read_folder(folder: Path, spec: Spec) -> Content:
     train, test = _shards(folder, ("train",)), _shards(folder, spec.test_split)
     if not test:
-        raise unreadable(folder / f"{spec.test_split[0]}-*.parquet", "no such file", "put it there")
+        raise files.unreadable(
+            folder / f"{spec.test_split[0]}-*.parquet", "no such file", "put it there"
+        )
     jpeg = any(is_jpeg(_first_image(path)) for path in (train[0], test[0]))
     return Content(_read_split(train, spec), _read_split(test, spec), jpeg)
 
@@ -46,7 +48,7 @@ def _shards(folder: Path, names: tuple[str, ...]) -> list[Path]:
 def _read_split(paths: list[Path], spec: Spec) -> Split:
     promised = re.search(r"-of-(\d+)", paths[0].name)
     if promised and int(promised[1]) != len(paths):
-        raise unreadable(
+        raise files.unreadable(
             paths[0].parent,
             f"{len(paths)} of the {int(promised[1])} parts of {paths[0].name}",
             "put the others beside it",
@@ -62,7 +64,7 @@ def _read_split(paths: list[Path], spec: Spec) -> Split:
 
 def _read_file(path: Path, spec: Spec) -> tuple[np.ndarray, np.ndarray]:
     """Images [N, C, H, W] and labels [N] of one file."""
-    labels = _labels(path, spec.classes)
+    labels = _labels(path, spec)
     with reading(path):
         key = fingerprint("parquet", files.sha256(path), spec.shape, decoder_version())
     shape = (len(labels), *spec.shape)
@@ -74,9 +76,11 @@ def _read_file(path: Path, spec: Spec) -> tuple[np.ndarray, np.ndarray]:
     return images, labels
 
 
-def _labels(path: Path, classes: int) -> np.ndarray:
+def _labels(path: Path, spec: Spec) -> np.ndarray:
+    classes = spec.classes
     with reading(path):
         file = _open(path)
+        spec.require_count(file.metadata.num_rows, path)
         _image_column(file)
         if "label" not in file.schema_arrow.names:
             raise ValueError(f"columns {', '.join(file.schema_arrow.names)}, but none is 'label'")

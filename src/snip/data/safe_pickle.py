@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from math import prod
 from typing import Any
 
@@ -13,9 +14,17 @@ import numpy as np
 def load_arrays(data: bytes) -> Any:
     """The content of a pickle of plain containers; its arrays come as `PickledArray`."""
     try:
+        _check_memo(data)
         return _Restricted(io.BytesIO(data), encoding="bytes").load()
     except Exception as error:  # a damaged pickle can raise anything at all
         raise ValueError(str(error) or type(error).__name__) from error
+
+
+def _check_memo(data: bytes) -> None:
+    """Refuse a place in the memo beyond any that is needed: Python makes room for all below it."""
+    for code, place, _ in pickletools.genops(data):
+        if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(place or 0) > len(data):
+            raise ValueError(f"it puts something into place {place} of its memo")
 
 
 class PickledArray:

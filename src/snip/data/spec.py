@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from snip.common.files import damaged
 from snip.data.augment import Augmentation
+from snip.data.reading import FETCH_AGAIN
 from snip.data.split import Split
 
 
@@ -66,6 +68,17 @@ class Spec:
     packaged: Path | None = None  # its folder, if it ships inside this package
     # A copy whose training labels begin like this is this set and no other of the same file names.
     first_labels: tuple[int, ...] = ()
+
+    @property
+    def most(self) -> int:
+        """The most images that a part of this set can have: those of the whole training part."""
+        return self.per_class * self.classes
+
+    def require_count(self, count: int, where: Path) -> None:
+        """Refuse files that claim more images than the set has, before memory is taken for them."""
+        if count > self.most:
+            reason = f"it claims {count:,} images, but {self.name} has at most {self.most:,}"
+            raise damaged(where, reason, FETCH_AGAIN)
 
     @property
     def images(self) -> Images:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from snip.common.files import damaged, sha256
+from snip.common.files import damaged, read_bytes, sha256, unreadable
 from snip.data.cache import cached, fingerprint
 from snip.data.images import decode_images, decoder_version
 from snip.data.reading import FETCH_AGAIN, reading
@@ -39,12 +39,14 @@ def zip_layout(folder: Path, spec: Spec) -> Reader | None:
 
 
 def _read_folder(folder: Path, spec: Spec) -> Content:
-    with reading(folder):
+    try:
         found = sorted(_walk(folder))
+    except OSError as error:
+        raise unreadable(folder, error, "give yourself read access to it") from error
 
     def read(name: str) -> bytes:
         with reading(folder / name):
-            return (folder / name).read_bytes()
+            return read_bytes(folder / name, most=_LARGEST)
 
     state = fingerprint("folder", str(folder.resolve()), found)
     return _content(folder, spec, [name for name, *_ in found], read, state)
@@ -78,6 +80,8 @@ def _content(where: Path, spec: Spec, images: list[str], read: Read, state: str)
         raise damaged(
             where, f"{len(train)} training and {len(valid)} validation images", FETCH_AGAIN
         )
+    for names in (train, valid):
+        spec.require_count(len(names), where)
     annotated = None if _sorted_by_class(valid, classes) else _annotations(where, read)
     splits = []
     for part, names in (("train", train), ("val", valid)):

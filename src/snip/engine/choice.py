@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snip.anatomy.undisturbed import undisturbed
+from snip.common.checks import check_kinds
 from snip.common.errors import nearest
 from snip.common.timing import best_time
 from snip.engine.accelerate import accelerate
@@ -38,8 +39,12 @@ class Choice:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Choice:
-        """The inverse of `to_dict`."""
-        return cls(data["engine"], dict(data["ways"]), dict(data["step_seconds"]))
+        """The inverse of `to_dict`; values of the wrong kind are refused."""
+        choice = cls(data["engine"], data["ways"], data["step_seconds"])
+        check_kinds(choice, "an engine's choice")
+        if choice.engine not in ("sparse", "dense"):
+            raise nearest("engine", choice.engine, ("sparse", "dense"))
+        return choice
 
 
 def choose(

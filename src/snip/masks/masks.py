@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
 from torch import nn
 
 from snip.anatomy.parameters import Predicate, is_sharded, ordinary, require_prunable, unwrap
 from snip.common.errors import FileError, InputError, KindError, nearest
-from snip.common.files import PathLike, damaged, write_with
+from snip.common.files import PathLike, reading, write_tensors
 from snip.masks import holding
 from snip.masks.provenance import Provenance
 
-FORMAT = "snip-masks-1"
+FORMATS = "snip-masks-"  # how the format of every version begins
+FORMAT = f"{FORMATS}2"
 
 
 class Masks(Mapping[str, torch.Tensor]):
@@ -157,42 +157,38 @@ class Masks(Mapping[str, torch.Tensor]):
         header = {
             "format": FORMAT,
             "order": json.dumps(list(self)),
-            "digest": self.digest(),
             "provenance": json.dumps(self.provenance.to_dict(), sort_keys=True),
         }
-        write_with(path, lambda temporary: save_file(self._masks, temporary, metadata=header))
+        header["checksum"] = checksum(self, header)
+        write_tensors(path, self._masks, header)
 
     @classmethod
     def load(cls, path: PathLike) -> Masks:
         """Read what `save` wrote."""
         if not isinstance(path, (str, os.PathLike)):
             raise KindError(f"the path of a mask file is {path!r}: give a string or a Path.")
-        if Path(path).is_dir():
-            raise FileError(f"{path} is a folder: give the mask file in it.")
-        try:
+        with reading(path, what="mask file"):
             with safe_open(Path(path), framework="pt") as file:
                 header = file.metadata() or {}
                 masks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if header.get("format") != FORMAT:
+            if not header.get("format", "").startswith(FORMATS):
                 raise FileError(
                     f"{path} is a safetensors file, but not of masks: it has no header "
                     f"{FORMAT!r}. Give a file that masks.save() wrote."
                 )
-            provenance = Provenance.from_dict(json.loads(header["provenance"]))
+            if header["format"] != FORMAT:
+                raise ValueError(f"it has the format {header['format']}, not {FORMAT}")
             # safetensors sorts by name; the model's order is part of what was saved.
             order = json.loads(header["order"])
-            loaded = cls({str(name): masks[name] for name in order}, provenance)
+            if sorted(order) != sorted(masks):
+                raise ValueError("its masks are not those that its header names")
             if any(mask.view(torch.uint8).gt(1).any() for mask in masks.values()):
                 raise ValueError("a byte that is neither true nor false")
-            if loaded.digest() != header["digest"]:
+            provenance = Provenance.from_dict(json.loads(header["provenance"]))
+            loaded = cls({name: masks[name] for name in order}, provenance)
+            if header.pop("checksum") != checksum(loaded, header):
                 raise ValueError("its checksum does not agree")
             return loaded
-        except FileNotFoundError as error:
-            raise FileError(f"there is no mask file {path}.") from error
-        except FileError:
-            raise
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise damaged(path, error) from error
 
     def check_fit(self, model: nn.Module) -> None:
         """Raise unless `model` has a parameter of the same name and shape for every mask."""
@@ -211,6 +207,12 @@ class Masks(Mapping[str, torch.Tensor]):
                     f"{name!r} is sharded over processes (FSDP or DTensor), which is not "
                     "supported: use DDP, or train on one process."
                 )
+
+
+def checksum(masks: Masks, header: Mapping[str, str]) -> str:
+    """Over masks and the other entries of their file's header: no byte can change unnoticed."""
+    content = json.dumps([masks.digest(), dict(header)], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def held_masks(model: nn.Module) -> Masks | None:

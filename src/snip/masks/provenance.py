@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 import torch
 
+from snip.common.checks import check_kinds
 from snip.common.errors import KindError
 from snip.common.version import __version__
 
@@ -51,10 +50,7 @@ class Provenance:
     versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, hint in _hints().items():
-            value = getattr(self, name)
-            if not _fits(value, hint):
-                raise KindError(f"{name} of a provenance is {value!r}: it must be {_named(hint)}.")
+        check_kinds(self, "a provenance")
         if any(size < 0 for size in self.input_shape or ()):
             raise KindError(f"input_shape of a provenance is {self.input_shape}: it is no shape.")
         if not isinstance(getattr(torch, self.input_dtype or "float32", None), torch.dtype):
@@ -76,7 +72,8 @@ class Provenance:
             raise KindError(f"the provenance is a {type(data).__name__}, not a set of fields.")
         # A field that this version does not know is left out: it says nothing that the masks'
         # meaning depends on, and a file of another version stays readable.
-        known = {name: value for name, value in data.items() if name in _hints()}
+        fields = {field.name for field in dataclasses.fields(cls)}
+        known = {name: value for name, value in data.items() if name in fields}
         if isinstance(known.get("input_shape"), list):  # JSON has no tuples
             known["input_shape"] = tuple(known["input_shape"])
         return cls(**known)
@@ -89,28 +86,3 @@ def versions() -> dict[str, str]:
         "torch": str(torch.__version__),
         "python": platform.python_version(),
     }
-
-
-@cache
-def _hints() -> dict[str, Any]:
-    return get_type_hints(Provenance)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of the kind that a field is declared with."""
-    parts = get_args(hint)
-    if get_origin(hint) in (Union, types.UnionType):
-        return any(_fits(value, part) for part in parts)
-    if get_origin(hint) is dict:
-        return isinstance(value, dict) and all(
-            _fits(key, parts[0]) and _fits(part, parts[1]) for key, part in value.items()
-        )
-    if get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(_fits(part, parts[0]) for part in value)
-    if isinstance(value, bool):  # which Python counts as a number
-        return False
-    return isinstance(value, (int, float) if hint is float else hint)
-
-
-def _named(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
@@ -21,11 +22,12 @@ from snip.anatomy.calling import arguments, tensors_in
 from snip.anatomy.device import device_of
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import undisturbed
-from snip.common.errors import first_line
+from snip.common.errors import InputError, first_line
 from snip.reports.paths.probe import PathProbe
 from snip.reports.paths.values import DTYPE, constant, ones
 
 Tensors = dict[str, torch.Tensor]
+LARGEST_SAMPLE = 1 << 26  # values, which take 256 MB as float32
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,10 @@ def connectivity(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: An
 
 def example_input(model: nn.Module, shape: tuple[int, ...], dtype: str = "float32") -> torch.Tensor:
     """One sample of zeros with the shape and type that a mask's provenance remembers."""
+    if prod(shape) > LARGEST_SAMPLE:  # a file may claim any shape
+        raise InputError(
+            f"a sample of shape {tuple(shape)} is too large to try: pass inputs=... instead."
+        )
     return torch.zeros(1, *shape, dtype=getattr(torch, dtype), device=device_of(model))
 
 

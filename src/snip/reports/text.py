@@ -13,6 +13,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from snip.common.errors import escaped
+
 if TYPE_CHECKING:
     from snip.reports.report import Report, Row
 
@@ -35,9 +37,9 @@ def as_rich(report: Report, console: Console, options: ConsoleOptions) -> Iterat
     """What rich prints."""
     yield _fitting_table(report, console, options)
     yield Text()
-    yield from (Text(line) for line in summary(report))
-    yield from (Text(f"Warning: {warning}", style="bold yellow") for warning in report.warnings)
-    yield from (Text(note, style="dim") for note in report.notes)
+    yield from (_plain(line) for line in summary(report))
+    yield from (_plain(f"Warning: {warning}", "bold yellow") for warning in report.warnings)
+    yield from (_plain(note, "dim") for note in report.notes)
 
 
 def summary(report: Report) -> list[str]:
@@ -159,5 +161,10 @@ def _table(report: Report, cells: dict[str, list[str]]) -> Table:
         )
     styles = ["red" if not row.kept and row.units else "" for row in report.rows]
     for line, style in zip(zip(*cells.values(), strict=True), [*styles, "bold"], strict=True):
-        table.add_row(*map(Text, line), style=style)  # Text: a name like "[red]" is no markup
+        table.add_row(*map(_plain, line), style=style)
     return table
+
+
+def _plain(text: str, style: str = "") -> Text:
+    """Text as it is: a name like "[red]" is no markup, and control characters are only shown."""
+    return Text(escaped(text), style=style)

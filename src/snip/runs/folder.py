@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors.torch import save_file
-
 from snip.common import files
 from snip.common.checks import differences
-from snip.common.errors import FileError, InputError
+from snip.common.errors import FileError
 from snip.runs.config import RunConfig
 from snip.training.journal import CHECKPOINT, ENGINE, MASKS, METRICS
 from snip.training.lock import require_folder
@@ -17,6 +15,7 @@ from snip.training.state import Weights
 CONFIG = "config.json"
 REPORT = "report.json"
 RESULT = "result.json"
+SUMS = "sums.json"  # of all other files, when the run is finished
 MODEL = "model.safetensors"  # the weights after the last step
 SELECTED = "selected.safetensors"  # the weights that validation selects
 NEW = "new"
@@ -24,7 +23,7 @@ BEGUN = "begun"  # there is no checkpoint yet
 STOPPED = "stopped"  # after a checkpoint
 FINISHED = "finished"
 # `clear` deletes the result first: without it a folder counts as unfinished.
-ALL = (RESULT, CHECKPOINT, METRICS, MODEL, SELECTED, REPORT, MASKS, ENGINE)
+ALL = (RESULT, SUMS, CHECKPOINT, METRICS, MODEL, SELECTED, REPORT, MASKS, ENGINE)
 
 
 def require_own(folder: Path, config: RunConfig) -> None:
@@ -56,19 +55,17 @@ def state_of(folder: Path) -> str:
 def clear(folder: Path) -> None:
     """Delete this run's files, and nothing else, to start over. The caller holds the lock."""
     for name in ALL:
-        (folder / name).unlink(missing_ok=True)
+        files.remove(folder / name)
 
 
 def write_weights(path: Path, weights: Weights) -> None:
     """Write weights under their own names: they load into a plain model without this library."""
     plain = {name: value.contiguous() for name, value in weights.items()}
-    files.write_with(path, lambda temporary: save_file(plain, temporary))
+    files.write_tensors(path, plain, {})
 
 
 def read_config(folder: Path) -> RunConfig:
     """The configuration of the run in `folder`."""
     data = files.read_json(folder / CONFIG)
-    try:
+    with files.reading(folder / CONFIG):
         return RunConfig.from_dict(data)
-    except (InputError, TypeError) as error:
-        raise files.damaged(folder / CONFIG, error) from error

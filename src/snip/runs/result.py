@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 
-from snip.common.files import damaged, read_json
+from snip.common.checks import check_kinds
+from snip.common.files import read_json, reading
 from snip.runs.config import RunConfig
 from snip.runs.folder import RESULT
+from snip.runs.sums import require_as_summed
 from snip.training.journal import METRICS
 from snip.training.metrics import Metrics, read_metrics
 
@@ -53,18 +55,21 @@ class RunResult:
         return fields | {"config": self.config.to_dict()}
 
     @classmethod
-    def read(cls, folder: Path) -> RunResult:
-        """The result that a finished run left in its folder."""
-        data = read_json(folder / RESULT)
-        try:
+    def read(cls, folder: Path, *, verify: bool = True) -> RunResult:
+        """The result that a finished run left in its folder; `verify` refuses an altered one."""
+        path, fix = folder / RESULT, "delete it and run again, the checkpoint keeps the work"
+        data = read_json(path, fix=fix)
+        with reading(path, fix=fix):
             data["config"] = RunConfig.from_dict(data["config"])
-            return cls(folder=folder, **data)
-        except (KeyError, TypeError, ValueError) as error:
-            fix = "delete it and run again, the checkpoint beside it keeps the work"
-            raise damaged(folder / RESULT, error, fix) from error
+            result = cls(folder=folder, **data)
+            check_kinds(result, "a result")
+        if verify:
+            require_as_summed(path)
+        return result
 
     def history(self) -> list[Metrics]:
         """The evaluations on the way, from the folder's metrics.jsonl."""
+        require_as_summed(self.folder / METRICS)
         return read_metrics(self.folder / METRICS)
 
 

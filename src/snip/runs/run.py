@@ -25,6 +25,7 @@ from snip.reports.report import report
 from snip.runs import folder as layout
 from snip.runs.config import RunConfig
 from snip.runs.result import RunResult, environment
+from snip.runs.sums import write_result
 from snip.training.journal import MASKS
 from snip.training.lock import locked
 from snip.training.metrics import Metrics
@@ -84,7 +85,7 @@ def run(
         layout.write_weights(place / layout.MODEL, snapshot(model))
         layout.write_weights(place / layout.SELECTED, trained.weights)
         result = _result(config, place, dataset, model, masks, trained, device)
-        write_json(place / layout.RESULT, result.to_dict())
+        write_result(place, result.to_dict())
     return result
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import warnings
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,22 @@ import torch
 from torch import nn
 
 from snip.common import files
-from snip.common.checks import differences
+from snip.common.checks import differences, fits
 from snip.common.errors import FileError, SnipWarning
 from snip.training.config import TrainConfig
-from snip.training.state import different_shapes, extra_state, snapshot
+from snip.training.state import State, different_shapes, extra_state, snapshot, tensors
+from snip.training.torch_files import read_torch
 
 FORMAT = 1
-PARTS = ("format", "identity", "model", "optimizer", "rng", "state", "threads")
+PARTS: dict[str, Any] = {
+    "format": int,
+    "identity": dict[str, str | float | bool | list[int] | None],
+    "model": dict[str, Any],
+    "optimizer": dict[str, Any],
+    "rng": dict[str, Any],
+    "state": dict[str, Any],
+    "threads": int,
+}
 START_OVER = "restore it from a copy, or delete it to start the training over"
 
 
@@ -48,15 +56,13 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint and refuse a damaged one; runs no code that the file may carry."""
     if not path.is_file():
         raise FileError(f"there is no checkpoint at {path}.")
-    try:
-        _verify(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        # torch, zipfile and the unpickler have a dozen ways to fail; all mean the same here.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise files.damaged(path, reason, START_OVER) from error
-    if not isinstance(content, dict) or any(part not in content for part in PARTS):
-        raise files.damaged(path, "it is no checkpoint of a training run", START_OVER)
+    with files.reading(path, fix=START_OVER):
+        content = read_torch(path)
+        if not isinstance(content, dict) or any(part not in content for part in PARTS):
+            raise ValueError("it is no checkpoint of a training run")
+        for part, kind in PARTS.items():
+            if not fits(content[part], kind):
+                raise ValueError(f"its part {part!r} is of another kind")
     if content["format"] != FORMAT:
         raise FileError(
             f"checkpoint {path} has format {content['format']!r}, this version reads {FORMAT}: "
@@ -71,20 +77,27 @@ def restore(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     identity: Mapping[str, Any],
-) -> dict[str, Any]:
+) -> State:
     """Load the checkpoint of this very run into its parts and return its state."""
     content = load_checkpoint(path)
     _same_run(path, content["identity"], identity)
     _same_network(path, content["model"], model)
-    _warn_of_threads(content["threads"])
-    try:
+    before = random_state()
+    with files.reading(path, fix=START_OVER):
+        state = State.from_dict(content["state"])
+        state.check(iterations=identity["iterations"], weights=model.state_dict())
+        _check_groups(content["optimizer"], optimizer)
         _check_optimizer(content["optimizer"], optimizer)
-        optimizer.load_state_dict(content["optimizer"])
-        model.load_state_dict({**extra_state(model), **content["model"]})
-        set_random_state(content["rng"])
-    except (AttributeError, KeyError, ValueError, RuntimeError, TypeError) as error:
-        raise files.damaged(path, error, START_OVER) from error
-    return dict(content["state"])
+        try:
+            # The network comes last: it has been checked, so that a failure leaves it as it is.
+            set_random_state(content["rng"])
+            optimizer.load_state_dict(content["optimizer"])
+            model.load_state_dict({**extra_state(model), **content["model"]})
+        except Exception:
+            set_random_state(before)
+            raise
+    _warn_of_threads(content["threads"])
+    return state
 
 
 def _readable(extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,12 +130,13 @@ def set_random_state(state: Mapping[str, Any]) -> None:
             torch.cuda.set_rng_state(value, device)
 
 
-def _verify(path: Path) -> None:
-    # torch.load does not notice flipped bits, but the zip archive has checksums that show them.
-    with zipfile.ZipFile(path) as archive:
-        bad = archive.testzip()
-    if bad is not None:
-        raise zipfile.BadZipFile(f"the checksum of {bad} is wrong")
+def _check_groups(theirs: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """Refuse options of an optimiser that are not this run's; the rate follows the schedule."""
+    found, own = (data["param_groups"] for data in (theirs, optimizer.state_dict()))
+    for group, expected in zip(found, own, strict=True):
+        changed = differences({**group, "lr": expected["lr"]}, expected)
+        if changed:
+            raise ValueError(f"the optimiser of this run is another one: {changed}")
 
 
 def _warn_of_threads(theirs: int) -> None:
@@ -169,7 +183,9 @@ def _check_optimizer(theirs: Mapping[str, Any], optimizer: torch.optim.Optimizer
 
 def _same_network(path: Path, theirs: Mapping[str, Any], model: nn.Module) -> None:
     """Refuse the weights of another network before any is loaded."""
-    wrong = different_shapes(theirs, model.state_dict())
+    ours = model.state_dict()
+    wrong = different_shapes(theirs, ours)
+    wrong = wrong or [n for n, v in tensors(theirs).items() if v.dtype != ours[n].dtype]
     if wrong:
         raise FileError(
             f"checkpoint {path} holds another network (it differs at {', '.join(wrong[:3])}): "

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from snip.common import files
-from snip.training.checkpoint import START_OVER, restore, save_checkpoint
+from snip.training.checkpoint import restore, save_checkpoint
 from snip.training.metrics import Metrics
 from snip.training.state import State
 
@@ -42,7 +42,7 @@ class Journal:
         files.remove_leftovers(self._folder)
         path = self._folder / CHECKPOINT
         for name in () if resume else STARTED_OVER:
-            (self._folder / name).unlink(missing_ok=True)
+            files.remove(self._folder / name)
         state = self._restored(path, model, optimizer) if path.exists() else State()
         # Lines written after the checkpoint are dropped: the resumed training writes them again.
         lines = "".join(f"{line.to_line()}\n" for line in state.history)
@@ -84,10 +84,6 @@ class Journal:
         )
 
     def _restored(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
-        data = restore(path, model=model, optimizer=optimizer, identity=self._identity)
-        try:
-            state = State.from_dict(data)
-        except (KeyError, TypeError) as error:
-            raise files.damaged(path, f"its state lacks {error}", START_OVER) from error
+        state = restore(path, model=model, optimizer=optimizer, identity=self._identity)
         self._saved_iteration = state.iteration
         return state

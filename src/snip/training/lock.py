@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from snip.common.errors import FileError
+from snip.common.files import require_ordinary
 
 try:
     import fcntl
@@ -27,6 +28,7 @@ def locked(folder: Path | None) -> Iterator[None]:
     """
     if folder is not None:
         require_folder(folder)
+        require_ordinary(folder / LOCK)  # opening a pipe would wait for ever
     if folder is None or fcntl is None:
         yield
         return

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common.files import damaged
+from snip.common.checks import check_kinds
+from snip.common.errors import InputError
+from snip.common.files import read_bytes, reading
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,15 @@ class Metrics:
     def to_dict(self) -> dict[str, Any]:
         """The fields by name."""
         return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Metrics:
+        """The inverse of `to_dict`; values of the wrong kind are refused."""
+        metrics = cls(**data)
+        check_kinds(metrics, "an evaluation")
+        if (metrics.valid_error is None) != (metrics.valid_loss is None):
+            raise InputError("an evaluation has a validation loss or error without the other.")
+        return metrics
 
     def to_line(self) -> str:
         """One line of metrics.jsonl."""
@@ -70,11 +81,10 @@ class Running:
 
 def read_metrics(path: Path) -> list[Metrics]:
     """The lines of a metrics.jsonl; a last line that is still being written is left out."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        return [Metrics(**json.loads(line)) for line in lines if line.endswith("\n")]
-    except (OSError, ValueError, TypeError) as error:
-        raise damaged(path, error, "delete its folder and run again") from error
+    with reading(path, fix="delete its folder and run again"):
+        # By "\n" alone: splitlines() also cuts at characters that may stand inside a string.
+        lines = read_bytes(path).decode().split("\n")
+        return [Metrics.from_dict(json.loads(line)) for line in lines[:-1]]
 
 
 def selected(history: Sequence[Metrics]) -> Metrics:

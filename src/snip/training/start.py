@@ -9,7 +9,7 @@ from torch import nn
 
 from snip.anatomy.parameters import unwrap
 from snip.common.errors import FileError
-from snip.common.files import damaged, read_json, write_json
+from snip.common.files import read_json, reading, write_json
 from snip.engine.choice import Choice, choose, choose_again
 from snip.engine.fused.step import training_step
 from snip.masks import Masks, held_masks
@@ -67,14 +67,17 @@ def _on_engine(model: nn.Module, data: Data, options: Options) -> tuple[nn.Modul
     batch = next(iter(data.train))
     path = None if options.folder is None else options.folder / ENGINE
     if path is not None and options.resume and path.exists():
-        saved = read_json(path)
-        try:
-            choice, asked = Choice.from_dict(saved), saved["asked"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged(path, error) from error
+        choice, asked = read_choice(path)
         if asked == options.engine:
             return choose_again(model, batch, choice), choice
     return choose(model, batch, options.engine)
+
+
+def read_choice(path: Path) -> tuple[Choice, str]:
+    """The engine that a run was decided to use, and the one that was asked for."""
+    saved = read_json(path)
+    with reading(path):
+        return Choice.from_dict(saved), saved["asked"]
 
 
 def _keep(folder: Path, masks: Masks | None, engine: str, choice: Choice) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.common.checks import check_fields, check_kinds
+from snip.common.errors import InputError
 from snip.training.metrics import Metrics, Running, selected
 
 Weights = dict[str, torch.Tensor]
@@ -51,15 +53,34 @@ class State:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> State:
-        """The inverse of `to_dict`."""
-        history = [Metrics(**line) for line in data["history"]]
-        return cls(**{**data, "running": Running(**data["running"]), "history": history})
+        """The inverse of `to_dict`; values of the wrong kind are refused."""
+        check_fields(cls, data, "part of a training's state")
+        history = [Metrics.from_dict(line) for line in data["history"]]
+        running = Running(**data["running"])
+        check_kinds(running, "a training's sums")
+        state = cls(**{**data, "running": running, "history": history})
+        check_kinds(state, "a training's state")
+        return state
+
+    def check(self, *, iterations: int, weights: Mapping[str, Any]) -> None:
+        """Refuse a state that no training of so many steps with such weights can have."""
+        done = [line.iteration for line in self.history]
+        if not 0 <= self.iteration <= iterations or self.seconds < 0 or self.step_seconds < 0:
+            raise InputError(f"{self.iteration} of {iterations} steps in {self.seconds} seconds.")
+        if done != sorted(set(done)) or any(not 0 < step <= self.iteration for step in done):
+            raise InputError("its evaluations are not in the order of the steps.")
+        if self.iteration == iterations and done[-1:] != [iterations]:
+            raise InputError("its last step was not evaluated.")
+        if len({line.valid_error is None for line in self.history}) > 1:
+            raise InputError("some of its evaluations have a validation error, others have none.")
+        if self.selected is not None and different_shapes(self.selected, weights):
+            raise InputError("the weights that it selected are of another network.")
 
 
 def snapshot(model: nn.Module) -> Weights:
     """Copies, on the CPU, of the tensors in a model's state_dict. A tied one is copied twice."""
     state = model.state_dict()
-    return {name: v.detach().cpu().clone() for name, v in _tensors(state).items()}
+    return {name: v.detach().cpu().clone() for name, v in tensors(state).items()}
 
 
 def extra_state(model: nn.Module) -> dict[str, Any]:
@@ -71,11 +92,12 @@ def extra_state(model: nn.Module) -> dict[str, Any]:
 def different_shapes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     """The names of tensors that only one of two state_dicts has, or in another shape."""
     shapes, expected = (
-        {name: tuple(value.shape) for name, value in _tensors(state).items()}
+        {name: tuple(value.shape) for name, value in tensors(state).items()}
         for state in (theirs, ours)
     )
     return [n for n in sorted({*shapes, *expected}) if shapes.get(n) != expected.get(n)]
 
 
-def _tensors(state: Mapping[str, Any]) -> Weights:
+def tensors(state: Mapping[str, Any]) -> Weights:
+    """The tensors of a state_dict."""
     return {name: v for name, v in state.items() if isinstance(v, torch.Tensor)}

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from snip.common.cache import cache_folder
+from snip.common.checks import fits
 from snip.common.errors import FileError
-from snip.common.files import write_text
+from snip.common.files import read_json, write_text
 from snip.common.version import __version__
 
 Work = Callable[[], object]
@@ -49,7 +50,7 @@ def default_path() -> Path:
 
 def _read(path: Path) -> dict[str, float]:
     try:
-        content = json.loads(path.read_text())
-        return {str(key): float(value) for key, value in content.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+        content = read_json(path)
+    except FileError:
         return {}  # no file yet, or a damaged one: time again
+    return content if fits(content, dict[str, float]) else {}

@@ -15,6 +15,8 @@ from snip.engine.layers.layouts import Pair, from_blocks, native, to_blocks
 from snip.engine.layers.packing import DENSE, SPARSE, WAYS, WINOGRAD, PackedModule
 from snip.engine.layers.products import After, ConvProduct, SparseProducts, WinogradProducts
 
+MOST_INDICES = 8  # sizes of input whose index is kept
+
 
 class SparseConv2d(PackedModule):
     """A convolution whose surviving weights are its only parameters."""
@@ -94,6 +96,8 @@ class SparseConv2d(PackedModule):
         """Where the kernels find the weights: prepared once per size of input and lanes."""
         key = (*in_shape, lanes)
         if key not in self.indices:
+            if len(self.indices) >= MOST_INDICES:
+                del self.indices[next(iter(self.indices))]  # the oldest
             settings = (self.stride, self.padding_sizes, self.dilation, self.groups)
             self.indices[key] = ConvIndex(self.packed["weight"].mask, in_shape, *settings, lanes)
         index: ConvIndex = self.indices[key]

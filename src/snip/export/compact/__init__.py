@@ -16,23 +16,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
 from torch import nn
 
 from snip.anatomy.parameters import ordinary, unwrap
 from snip.common.errors import FileError, InputError, KindError
-from snip.common.files import PathLike, damaged, write_with
-from snip.export.compact.parts import GAPS, Part, Tensors, model_tensors, put_together, take_apart
+from snip.common.files import PathLike, reading, write_tensors
+from snip.export.compact.parts import (
+    FEWER_BITS,
+    GAPS,
+    Part,
+    Tensors,
+    model_tensors,
+    put_together,
+    take_apart,
+)
 from snip.export.shrink.shrinking import SHRUNK, Shrunk, shrunk
 from snip.export.shrink.surgery import Cut, Plan, check_plan, cut
 from snip.masks import Masks, Provenance, holding
 
 __all__ = ["Sizes", "load", "save", "sizes"]
 
-FORMAT = "snip-compact-1"
+FORMAT = "snip-compact-2"
 ANEW = "copy it anew, or save the model again"
-VALUE_KINDS = (None, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class Sizes:
 
 def save(model: nn.Module, path: PathLike, *, dtype: torch.dtype | None = None) -> None:
     """Write the surviving weights of `model`; `dtype` float16 or bfloat16 halves their values."""
-    if dtype not in VALUE_KINDS:
+    if dtype is not None and dtype not in FEWER_BITS:
         raise KindError(f"values cannot be written as {dtype}: use torch.float16 or bfloat16.")
     model = ordinary(model)
     masks, provenance = holding.held(model) or ({}, Provenance())
@@ -71,22 +77,21 @@ def save(model: nn.Module, path: PathLike, *, dtype: torch.dtype | None = None) 
         "provenance": json.dumps(provenance.to_dict(), sort_keys=True),
         "plan": json.dumps(_plan_as_json(found.plan) if found else None),
     }
-    header["checksum"] = _checksum(header, tensors)
-    write_with(path, lambda temporary: save_file(tensors, temporary, metadata=header))
+    header["checksum"] = checksum(header, tensors)
+    write_tensors(path, tensors, header)
 
 
 def load(path: PathLike, model: nn.Module) -> nn.Module:
     """A copy of `model` with the weights, masks and units of the file; `model` stays as it is."""
     layout, plan, provenance, tensors = _read(Path(path))
-    result = _shaped(copy.deepcopy(unwrap(model)), plan)
+    result = _shaped(path, copy.deepcopy(unwrap(model)), plan)
     own = dict(model_tensors(result))
+    # Parts have the sizes of the model from here on, so that no file can ask for more memory.
     _check_fit(path, own, layout)
     masks = {}
     for name, part in layout.items():
-        try:
+        with reading(path, fix=ANEW):
             tensor, mask = put_together(part, tensors[name], tensors.get(name + GAPS))
-        except (KeyError, ValueError, RuntimeError) as error:
-            raise damaged(path, error, ANEW) from error
         with torch.no_grad():
             own[name].copy_(tensor)
         if mask is not None:
@@ -101,13 +106,13 @@ def sizes(model: nn.Module, *, dtype: torch.dtype | None = None) -> Sizes:
     with tempfile.TemporaryDirectory() as folder:
         dense, compact = Path(folder, "dense"), Path(folder, "compact")
         whole = {n: t.detach().contiguous() for n, t in model_tensors(unwrap(model))}
-        write_with(dense, lambda temporary: save_file(whole, temporary))
+        write_tensors(dense, whole, {})
         save(model, compact, dtype=dtype)
         return Sizes(dense.stat().st_size, compact.stat().st_size)
 
 
 def _read(path: Path) -> tuple[dict[str, Part], Plan | None, Provenance, Tensors]:
-    try:
+    with reading(path, what="compact file", fix=ANEW):
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             if header.get("format") != FORMAT:
@@ -116,20 +121,17 @@ def _read(path: Path) -> tuple[dict[str, Part], Plan | None, Provenance, Tensors
                     f"{FORMAT!r}. Give a file that snip.compact.save() wrote."
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if header.pop("checksum") != _checksum(header, tensors):
+        if header.pop("checksum") != checksum(header, tensors):
             raise ValueError("its checksum is wrong")
         layout = {name: Part(**part) for name, part in json.loads(header["layout"]).items()}
+        gaps = {name + GAPS for name, part in layout.items() if part.width is not None}
+        if tensors.keys() != layout.keys() | gaps:
+            raise ValueError("its entries are not those that its header names")
         plan = _plan_from_json(json.loads(header["plan"]))
         return layout, plan, Provenance.from_dict(json.loads(header["provenance"])), tensors
-    except FileError:
-        raise
-    except FileNotFoundError as error:
-        raise FileError(f"there is no compact file {path}.") from error
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise damaged(path, error, ANEW) from error
 
 
-def _shaped(model: nn.Module, plan: Plan | None) -> nn.Module:
+def _shaped(path: PathLike, model: nn.Module, plan: Plan | None) -> nn.Module:
     """Shrink the model to the units that the file has."""
     holding.release(model)
     earlier = shrunk(model)
@@ -142,7 +144,8 @@ def _shaped(model: nn.Module, plan: Plan | None) -> nn.Module:
         )
     if earlier is None:
         check_plan(model, plan)
-        cut(model, plan)
+        with reading(path, fix=ANEW):
+            cut(model, plan)
         model.__dict__[SHRUNK] = Shrunk(plan, None)
     return model
 
@@ -164,8 +167,11 @@ def _check_fit(path: PathLike, own: Tensors, layout: dict[str, Part]) -> None:
             )
 
 
-def _checksum(header: dict[str, str], tensors: Tensors) -> str:
-    total = zlib.crc32(json.dumps(header, sort_keys=True).encode())
+def checksum(header: dict[str, str], tensors: Tensors) -> str:
+    """Over the header's other entries, and over the names, kinds and bytes of the tensors."""
+    # The same bytes are other numbers in another type.
+    kinds = {name: [str(value.dtype), list(value.shape)] for name, value in tensors.items()}
+    total = zlib.crc32(json.dumps([header, kinds], sort_keys=True).encode())
     for name in sorted(tensors):
         flat = tensors[name].contiguous().reshape(-1).view(torch.uint8)
         total = zlib.crc32(flat.numpy().data, total)
@@ -180,6 +186,10 @@ def _plan_from_json(data: dict[str, Any] | None) -> Plan | None:
     if data is None:
         return None
     return {
-        name: Cut(inputs and tuple(inputs), outputs and tuple(outputs), new_bias)
+        name: Cut(_units(inputs), _units(outputs), new_bias)
         for name, (inputs, outputs, new_bias) in data.items()
     }
+
+
+def _units(data: Any) -> tuple[int, ...] | None:
+    return tuple(data) if isinstance(data, list) else data

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from snip.common.checks import check_kinds
 from snip.common.errors import InputError
 from snip.export.compact import gaps
 
@@ -17,6 +19,7 @@ Tensor = torch.Tensor
 Tensors = dict[str, Tensor]
 GAPS = "|gaps"  # beside a sparse tensor's values
 ENTRY = 128  # bytes that one more entry costs in the header
+FEWER_BITS = (torch.float16, torch.bfloat16)  # as which a file may hold the values of parameters
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,39 @@ class Part:
     width: int | None = None  # bits per gap; None if nothing is left out
     held: bool = False  # whether the positions are a mask that the model holds
 
+    def __post_init__(self) -> None:
+        check_kinds(self, "a part")
+        if any(size < 0 for size in self.shape):
+            raise InputError(f"shape of a part is {self.shape}: sizes are not negative.")
+        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+            raise InputError(f"dtype of a part is {self.dtype!r}: torch has no such type.")
+        if self.kept is None and (self.width is not None or self.held):
+            raise InputError("a dense part has neither gaps nor a mask.")
+        if self.width is None and self.kept not in (None, self.total):
+            raise InputError(f"{self.kept} of {self.total} values of a part need gaps.")
+
+    @property
+    def total(self) -> int:
+        """The number of values in the model."""
+        return prod(self.shape)
+
     def as_json(self) -> dict[str, Any]:
         """The fields that are set."""
         every = asdict(self).items()
         return {key: value for key, value in every if value is not None and value is not False}
+
+    def check_entries(self, values: Tensor | None, packed: Tensor | None) -> None:
+        """Refuse entries of a file that are not what this part says, before anything is made."""
+        if values is None or (packed is None) != (self.width is None):
+            raise ValueError("the entries of a part are not those that its header names")
+        shape = self.shape if self.kept is None else [self.kept]
+        if list(values.shape) != shape or not _can_hold(values.dtype, getattr(torch, self.dtype)):
+            raise ValueError(f"{values.dtype} {list(values.shape)} in place of {shape}")
+        # Gaps never take more room than a bitmap, whose fields have one bit.
+        if packed is not None and (
+            packed.dtype != torch.uint8 or packed.ndim != 1 or len(packed) > (self.total + 7) // 8
+        ):
+            raise ValueError(f"{packed.dtype} {list(packed.shape)} are no gaps of {self.total}")
 
 
 def take_apart(
@@ -56,17 +88,16 @@ def take_apart(
 
 def put_together(part: Part, values: Tensor, packed: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The tensor that was taken apart, and its mask if one was held."""
+    part.check_entries(values, packed)
     dtype = getattr(torch, part.dtype)
     if part.kept is None:
-        return values.to(dtype).reshape(part.shape), None
-    total = int(np.prod(part.shape, dtype=np.int64))
-    keep = torch.zeros(total, dtype=torch.bool)
-    if part.width is None:
-        keep[:] = True
-    elif packed is not None:
-        positions = gaps.decode(packed.numpy(), part.width, part.kept, total)
+        return values.to(dtype), None
+    keep = torch.ones(part.total, dtype=torch.bool)
+    if part.width is not None and packed is not None:
+        positions = gaps.decode(packed.numpy(), part.width, part.kept, part.total)
+        keep[:] = False
         keep[torch.from_numpy(positions)] = True
-    flat = torch.zeros(total, dtype=dtype)
+    flat = torch.zeros(part.total, dtype=dtype)
     flat[keep] = values.to(dtype)
     return flat.reshape(part.shape), keep.reshape(part.shape) if part.held else None
 
@@ -90,6 +121,11 @@ def lowered(values: Tensor, dtype: torch.dtype) -> Tensor:
             "use torch.bfloat16, or leave dtype out."
         )
     return result
+
+
+def _can_hold(stored: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether a file may hold values of `dtype` as `stored`."""
+    return stored == dtype or (dtype.is_floating_point and stored in FEWER_BITS)
 
 
 def _not_zero(flat: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from snip.common.checks import check_kinds
 from snip.common.errors import InputError
 from snip.export.shrink.constants import add_bias
 
@@ -25,6 +27,13 @@ class Cut:
     inputs: Indices | None = None
     outputs: Indices | None = None
     new_bias: bool = False  # the layer had none, and constants were folded into one
+
+    def __post_init__(self) -> None:
+        check_kinds(self, "a cut")
+        for side in (self.inputs, self.outputs):
+            # Rising, so that a layer never grows: a file could name one unit a million times.
+            if side is not None and any(a >= b for a, b in pairwise(side)):
+                raise InputError("the units of a cut are not in rising order, each of them once.")
 
     def after(self, earlier: Cut) -> Cut:
         """This cut and the one before it as one, by indices of the original."""
