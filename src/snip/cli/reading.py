@@ -15,7 +15,7 @@ from snip.masks.masks import FORMAT
 from snip.models import MODELS
 from snip.runs import RunConfig, resolve_model
 from snip.training import load_checkpoint
-from snip.training.checkpoint import PARTS
+from snip.training.checkpoint import PARTS, load_without_code
 from snip.training.state import different_shapes, extra_state
 
 State = dict[str, torch.Tensor]
@@ -87,14 +87,8 @@ def network_of(masks: Masks, model: str | None, dataset: str | None) -> torch.nn
 
 
 def _torch_file(path: Path) -> Weights:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        # The unpickler has a dozen ways to fail, and explains each at length.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        fix = "give a state_dict, saved by torch.save(model.state_dict(), path)"
-        why = f"it cannot be read without running code in it: {reason}"
-        raise damaged(path, why, fix) from error
+    fix = "give one that is read without running code: torch.save(model.state_dict(), path)"
+    content = load_without_code(path, fix)
     if isinstance(content, dict) and all(part in content for part in PARTS):
         content = load_checkpoint(path)
         iteration = content["state"].get("iteration")

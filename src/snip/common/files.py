@@ -14,9 +14,10 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from snip.common.errors import FileError
+from snip.common.errors import FileError, first_line
 
 PathLike = str | os.PathLike[str]
+NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # a full disk, a used-up quota
 TEMPORARY = ".snip-tmp-"  # how the name of a file begins that is still being written
 
 
@@ -33,7 +34,11 @@ def write_with(path: PathLike, writer: Callable[[Path], object]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = _new_file(target.parent, path.suffix)
         try:
-            writer(temporary)
+            try:
+                writer(temporary)
+            except (RuntimeError, SafetensorError):
+                _ask_system(temporary)
+                raise
             _flush_to_disk(temporary)
             os.replace(temporary, target)
         finally:
@@ -125,7 +130,22 @@ def _write_errors(path: Path) -> Iterator[None]:
     except FileError:
         raise
     except (OSError, RuntimeError, SafetensorError) as error:
-        # torch.save reports a full disk as RuntimeError, safetensors as its own kind.
-        full = getattr(error, "errno", None) == errno.ENOSPC or "space" in str(error).lower()
-        reason = "the disk is full; free some space" if full else f"{error}; choose another place"
-        raise FileError(f"cannot write {path}: {reason}. Nothing was changed.") from error
+        raise FileError(f"cannot write {path}: {_reason(error)}. Nothing was changed.") from error
+
+
+def _reason(error: Exception) -> str:
+    """Why a write failed and what to do, without the name of a temporary file."""
+    number = getattr(error, "errno", None)
+    if number in NO_ROOM or "no space" in str(error).lower():  # safetensors only says it in words
+        return "the disk is full; free some space"
+    if number == errno.EFBIG:
+        return "the file is larger than the system allows here (see ulimit -f); raise the limit"
+    return f"{getattr(error, 'strerror', None) or first_line(error)}; choose another place"
+
+
+def _ask_system(temporary: Path) -> None:
+    """Write on to a file that a serialiser could not write: the system's error has the reason."""
+    with temporary.open("ab") as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        os.fsync(file.fileno())

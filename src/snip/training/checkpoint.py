@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -14,12 +16,14 @@ from torch import nn
 
 from snip.common import files
 from snip.common.checks import differences
-from snip.common.errors import FileError, SnipWarning
+from snip.common.errors import FileError, SnipWarning, first_line
 from snip.training.config import TrainConfig
 from snip.training.state import different_shapes, extra_state, snapshot
 
 FORMAT = 1
 PARTS = ("format", "identity", "model", "optimizer", "rng", "state", "threads")
+# How torch's unpickler reports a function or class that it was asked to call and did not.
+ASKED_TO_CALL = re.compile(r"GLOBAL ([\w.]+)")
 START_OVER = "restore it from a copy, or delete it to start the training over"
 
 
@@ -48,13 +52,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint and refuse a damaged one; runs no code that the file may carry."""
     if not path.is_file():
         raise FileError(f"there is no checkpoint at {path}.")
-    try:
-        _verify(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        # torch, zipfile and the unpickler have a dozen ways to fail; all mean the same here.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise files.damaged(path, reason, START_OVER) from error
+    content = load_without_code(path, START_OVER)
     if not isinstance(content, dict) or any(part not in content for part in PARTS):
         raise files.damaged(path, "it is no checkpoint of a training run", START_OVER)
     if content["format"] != FORMAT:
@@ -63,6 +61,24 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             "finish the run with the version that began it, or delete the file to start over."
         )
     return content
+
+
+def load_without_code(path: Path, fix: str) -> Any:
+    """What torch.save wrote to a file; a damaged one, or one that asks to run code, is refused."""
+    try:
+        _verify(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # torch, zipfile and the unpickler have a dozen ways to fail. What torch's unpickler says is
+        # not shown, because it begins with advice to load the file unsafely.
+        called = ASKED_TO_CALL.search(str(error))
+        if called is not None:
+            raise FileError(
+                f"{path} asks to run code ({called[1]}), which Snip never does for a file: {fix}."
+            ) from error
+        pickled = isinstance(error, pickle.UnpicklingError)
+        reason = "its pickle holds more than weights need" if pickled else first_line(error)
+        raise files.damaged(path, reason, fix) from error
 
 
 def restore(
