@@ -1,18 +1,15 @@
 """Real signals: the work is saved first, and the exit status is what shells expect."""
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import start_run, wait_for_metrics
 from training_parts import CONFIG, chancy_network, pruned_network, repeatable, same_weights
 
-import snip
 from snip.data import Dataset, load
 from snip.training import Metrics, load_checkpoint, train
 from snip.training.interrupts import ECHO_SECONDS, UNTOUCHED
@@ -21,7 +18,6 @@ if not hasattr(signal, "SIGHUP"):
     pytest.skip("no SIGHUP here", allow_module_level=True)
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-LONG = ["--model", "lenet-300-100", "--sparsity", "0.9", "--eval-every", "20", "--threads", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -145,25 +141,3 @@ def test_a_run_that_is_told_to_end_saves_and_says_how_to_go_on(
     assert len(saved["history"]) == len(lines) >= 1
     assert not (tmp_path / "result.json").exists()
     assert not list(tmp_path.glob(".snip-tmp-*"))
-
-
-def start_run(folder: Path) -> "subprocess.Popen[str]":
-    def hear() -> None:
-        for number in UNTOUCHED:
-            signal.signal(number, signal.SIG_DFL)
-
-    return subprocess.Popen(
-        [sys.executable, "-m", "snip", "run", *LONG, "--folder", str(folder)],
-        env=os.environ | {"PYTHONPATH": str(Path(snip.__file__).parents[1])},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear,
-    )
-
-
-def wait_for_metrics(folder: Path, running: "subprocess.Popen[str]") -> None:
-    lines = folder / "metrics.jsonl"
-    while running.poll() is None and not (lines.exists() and lines.read_text()):
-        time.sleep(0.02)
-    assert running.poll() is None, running.stderr.read()
