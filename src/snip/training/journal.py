@@ -30,13 +30,11 @@ STARTED_OVER = (CHECKPOINT, MASKS, ENGINE)
 class Journal:
     """Writes metrics and checkpoints, and restores the last; does nothing without a folder."""
 
-    def __init__(
-        self, folder: Path | None, identity: Mapping[str, Any], lock: Lock, *, every: float
-    ) -> None:
-        """Keep the run `identity` in `folder`, with a checkpoint `every` so many seconds."""
-        self._folder = folder
-        self._identity = identity
+    def __init__(self, lock: Lock, identity: Mapping[str, Any], *, every: float) -> None:
+        """Keep the run `identity` in the locked folder, a checkpoint `every` so many seconds."""
         self._lock = lock
+        self._folder = lock.folder
+        self._identity = identity
         self._every = every
         self._saved_at = time.monotonic()
         self._saved_iteration: int | None = None

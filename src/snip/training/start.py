@@ -56,7 +56,7 @@ def begin(
         "engine": options.engine,
         "masks": None if masks is None else masks.digest(),
     }
-    journal = Journal(options.folder, identity, lock, every=options.checkpoint_seconds)
+    journal = Journal(lock, identity, every=options.checkpoint_seconds)
     state = journal.open(unwrap(trained), optimizer, resume=options.resume)
     if options.folder is not None:
         _keep(options.folder, masks, options.engine, choice)
