@@ -14,7 +14,7 @@ from torch import nn
 import snip
 from snip.common.errors import SnipWarning
 from snip.engine.layers.packing import PackedModule, ways_of
-from snip.engine.layers.table import SPARSE_LAYERS
+from snip.engine.layers.table import SPARSE_LAYERS, sparse_layer
 
 CLASSES = 5
 SIZES = (1, 2, 3, 5, 8, 15, 16, 17, 33)  # of batches and layers: around the kernels' blocks
@@ -141,7 +141,8 @@ def settle(model: nn.Module, shape: tuple[int, ...]) -> None:
 def random_masks(chance: random.Random, model: nn.Module) -> snip.Masks:
     """Masks for most weights and some biases, with whole units pruned here and there."""
     layers = [n for n, m in model.named_modules() if type(m) in SPARSE_LAYERS]
-    certain = chance.choice(layers)  # a network without masks cannot be accelerated
+    # Without a mask on such a layer the network is refused.
+    certain = chance.choice([n for n, m in model.named_modules() if sparse_layer(m) is not None])
     masks = {}
     for name, parameter in model.named_parameters():
         layer, _, key = name.rpartition(".")

@@ -92,7 +92,7 @@ def test_deleted_metrics_are_noticed_and_written_again_by_the_next_run(
     safe = (
         r"The last good checkpoint is .*checkpoint\.pt, at iteration 7: running again goes on"
         if seconds == 0
-        else "There is no checkpoint yet: running again starts over"
+        else "There is no checkpoint: running again starts over"
     )
     with pytest.raises(FileError, match=rf"metrics\.jsonl was deleted while .*{safe}"):
         train(
@@ -102,6 +102,18 @@ def test_deleted_metrics_are_noticed_and_written_again_by_the_next_run(
     assert not path.exists()
     assert_same_end(mnist, tmp_path)
     assert len(path.read_text().splitlines()) == 3
+
+
+def test_a_deleted_checkpoint_is_not_called_safe(mnist: Dataset, tmp_path: Path) -> None:
+    def delete() -> None:
+        for name in ("metrics.jsonl", "checkpoint.pt"):
+            (tmp_path / name).unlink()
+
+    with pytest.raises(FileError, match="There is no checkpoint: running again starts over"):
+        train(
+            chancy_network(), mnist, CONFIG,
+            folder=tmp_path, checkpoint_seconds=0, on_metrics=at(8, delete),
+        )  # fmt: skip
 
 
 def assert_same_end(mnist: Dataset, folder: Path) -> None:

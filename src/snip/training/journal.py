@@ -57,7 +57,7 @@ class Journal:
         """Append one evaluation."""
         if self._folder is None:
             return
-        with self._told():
+        with self._writing():
             files.append_line(self._folder / METRICS, metrics.to_line())
 
     def due(self) -> bool:
@@ -68,7 +68,7 @@ class Journal:
         """Write a checkpoint in place of the last."""
         if self._folder is None:
             return
-        with self._told():
+        with self._writing():
             save_checkpoint(
                 self._folder / CHECKPOINT,
                 model=model,
@@ -83,15 +83,15 @@ class Journal:
         """A sentence that names the last good checkpoint, for an error message."""
         if self._folder is None:
             return "No checkpoint was kept, as no folder was given"
-        if self._saved_iteration is None:
-            return "There is no checkpoint yet"
+        if not self._has_checkpoint():
+            return "There is no checkpoint"
         return (
             f"The last good checkpoint is {self._folder / CHECKPOINT}, "
             f"at iteration {self._saved_iteration}"
         )
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _writing(self) -> Iterator[None]:
         """Around a write: refuse if files were deleted; a write that fails says what is safe."""
         self._lock.require()
         if self._folder is not None and not (self._folder / METRICS).exists():
@@ -106,8 +106,13 @@ class Journal:
 
     def _way_on(self) -> str:
         """A sentence on what is safe and how to go on, for an error message."""
-        then = "starts over" if self._saved_iteration is None else "goes on from there"
+        then = "goes on from there" if self._has_checkpoint() else "starts over"
         return f"{self.last_good()}: running again {then}."
+
+    def _has_checkpoint(self) -> bool:
+        """Whether this training saved or restored a checkpoint that nobody has deleted since."""
+        saved = self._saved_iteration is not None
+        return saved and self._folder is not None and (self._folder / CHECKPOINT).exists()
 
     def _restored(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
         data = restore(path, model=model, optimizer=optimizer, identity=self._identity)
