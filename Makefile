@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+LIBRARY := src/snip/engine/_kernels.so
 
 .PHONY: demo test fuzz lint setup bench clean
 
@@ -41,10 +42,9 @@ $(READY): pyproject.toml constraints.txt $(wildcard setup.py)
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
-# The library is refused when it was built from other sources than those beside it.
-LIBRARY := src/snip/engine/_kernels.so
+# A library that was built from other sources than those beside it is refused, so it is built anew.
 $(LIBRARY): $(READY) $(wildcard src/snip/engine/native/*pp src/snip/engine/build.py)
 	-$(BIN)/python -m snip.engine.build
 
 clean:
-	rm -rf .venv build dist src/*.egg-info
+	rm -rf .venv build dist src/*.egg-info $(LIBRARY)

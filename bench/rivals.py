@@ -71,6 +71,8 @@ def sparseprop(model: nn.Module, images: Tensor) -> Network:
         best = fastest(list(sparseprop_layers(dense)), inputs, training=model.training)
         swap_module(network, name, best)
         swapped += best is not dense
+    if not swapped:  # it would be dense torch under another name
+        raise NotImplementedError("no layer is faster in its sparse modules")
     print(f"  sparseprop runs {swapped} of {len(layers)} layers sparse, the others dense")
     return network, images
 

@@ -53,3 +53,12 @@ def test_every_cache_is_in_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_nobody_else_looks_for_a_cache_folder() -> None:
     found = [p.name for p in SOURCE.rglob("*.py") if "XDG_CACHE_HOME" in p.read_text()]
     assert found == ["cache.py"]
+
+
+def test_a_relative_xdg_folder_is_ignored_as_its_specification_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("SNIP_CACHE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "somewhere")
+    assert cache_folder() == tmp_path / ".cache" / "snip"

@@ -64,3 +64,23 @@ def test_weight_gradient_by_hand():
     assert score("weight-gradient").tolist() == [[1.0, 10.0]]  # |10 - 30| / 2
     assert score("weight-gradient", reduction="sum_of_abs").tolist() == [[1.0, 20.0]]
     torch.testing.assert_close(score("snip"), torch.tensor([[5.0, 1.0]]))  # keeps the other one
+
+
+def test_a_function_of_the_users_own_is_a_method_too():
+    def magnitude(model, batches, loss_fn, *, params, scoring):
+        return {n: p.detach().abs() for n, p in prunable_parameters(model, params).items()}
+
+    model, batch = make("mlp")
+    scores = magnitude(model, batch, None, params=None, scoring=None)
+    masks = snip.prune(model, batch, sparsity=0.5, method=magnitude)
+    assert masks == snip.select(scores, sparsity=0.5)
+    assert "magnitude" in masks.provenance.method
+
+
+@pytest.mark.parametrize(
+    ("method", "message"), [("snap", "did you mean 'snip'"), (3, "method is 3")]
+)
+def test_what_is_no_method_is_refused(method, message):
+    model, batch = make("mlp")
+    with pytest.raises(snip.InputError, match=message):
+        snip.prune(model, batch, sparsity=0.5, method=method)

@@ -166,7 +166,7 @@ def test_zero_gradients_are_named():
 
 def test_a_silent_layer_is_named():
     model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
-    with pytest.warns(snip.SnipWarning, match=r"does not feel 'unused\.weight'"):
+    with pytest.warns(snip.SnipWarning, match=r"does not depend on 'unused\.weight'"):
         snip.prune(
             model,
             torch.randn(3, 2),

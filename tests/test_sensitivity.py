@@ -303,3 +303,17 @@ def test_settings_of_another_kind_are_refused():
         with pytest.raises(snip.KindError, match=r"'ema'.*snip\.Scoring"):
             work(model, batch, scoring="ema")
     assert snip.held_masks(model) is None
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "batch", "message"),
+    [
+        (F.cross_entropy, (torch.randn(3, 6), torch.tensor([0, 1, 2])), "write loss_fn=lambda"),
+        (None, (torch.randn(0, 6), torch.tensor([], dtype=torch.long)), "batch 0 has no samples"),
+        (None, (torch.randn(3, 6), torch.tensor([0, 1, 2], dtype=torch.int32)), "targets.long"),
+    ],
+)
+def test_batches_and_losses_that_cannot_work_are_named(loss_fn, batch, message):
+    model, _ = make("mlp")
+    with pytest.raises(snip.InputError, match=message):
+        snip.connection_sensitivity(model, batch, loss_fn)

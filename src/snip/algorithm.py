@@ -11,8 +11,8 @@ from torch import nn
 from snip.anatomy.parameters import Predicate, left_out
 from snip.common.errors import nearest
 from snip.masks import Masks, held_masks, versions
-from snip.methods import METHODS
-from snip.scoring.batches import LossFn, SeenBatches, loss_name
+from snip.methods import Method, named_method
+from snip.scoring.batches import LossFn, SeenBatches, cross_entropy, name_of
 from snip.scoring.checks import check_signal, scorable_parameters, warn_of_parametrized
 from snip.scoring.settings import Scoring, checked_scoring
 from snip.selection.budgets import Scope, check_scope_names
@@ -30,7 +30,7 @@ def prune(
     sparsity: float,
     loss_fn: LossFn | None = None,
     params: Predicate | None = None,
-    method: str = "snip",
+    method: str | Method = "snip",
     scope: Scope = "global",
     floor: float = 0,
     budget: str = "connections",
@@ -40,23 +40,25 @@ def prune(
 
     `batches` is one batch (a tensor, a mapping, or a tuple or list with a tensor in it) or an
     iterable of them; `loss_fn(model, batch)` is cross-entropy of an (inputs, targets) pair unless
-    given. `method` is a name in `snip.methods.METHODS`, and `scoring` says how it scores.
-    `budget="flops"` keeps the most sensitivity per FLOP: `sparsity` is then the fraction of the
-    FLOPs that is saved. A model that is pruned already is pruned further. If anything is refused,
-    nothing is changed.
+    given. `method` is a name in `snip.methods.METHODS` or a function like those; `scoring` says
+    how it scores. `budget="flops"` keeps the most sensitivity per FLOP: `sparsity` is then the
+    fraction of the FLOPs that is saved. A model that is pruned already is pruned further. If
+    anything is refused, nothing is changed.
     """
-    _check(model, params, sparsity, method, scope, floor, budget, scoring)
+    name, score = named_method(method)
+    _check(model, params, sparsity, scope, floor, budget, scoring)
     warn_of_parametrized(model, params)
     seen = SeenBatches(batches, scoring.batch_dim)
     with count_uses(model) as counter:
-        scores = METHODS[method](model, seen, loss_fn, params=params, scoring=scoring)
+        scores = score(model, seen, loss_fn, params=params, scoring=scoring)
     check_signal(scores)
     costs = element_flops(scores, counter.uses) if budget == "flops" else None
     within = held_masks(model)
     masks = select(scores, sparsity=sparsity, scope=scope, floor=floor, within=within, costs=costs)
-    about = {"method": method, "budget": budget, "loss": loss_name(loss_fn), "uses": counter.uses}
-    about |= {"left_out": left_out(model, params), **seen.provenance(), **asdict(scoring)}
-    masks = masks.with_provenance(**about, seed=torch.initial_seed(), versions=versions())
+    about = {**seen.provenance(), **asdict(scoring), "loss": name_of(loss_fn or cross_entropy)}
+    about |= {"method": name, "budget": budget, "uses": counter.uses}
+    about |= {"left_out": left_out(model, params), "seed": torch.initial_seed()}
+    masks = masks.with_provenance(**about, versions=versions())
     warn_of_empty_layers(masks)
     masks.apply(model)
     return masks
@@ -66,15 +68,12 @@ def _check(
     model: nn.Module,
     params: Predicate | None,
     sparsity: float,
-    method: str,
     scope: Scope,
     floor: float,
     budget: str,
     scoring: Scoring,
 ) -> None:
     """Refuse a request that cannot be met, before anything is scored."""
-    if method not in METHODS:
-        raise nearest("method", method, METHODS)
     if budget not in BUDGETS:
         raise nearest("budget", budget, BUDGETS)
     check_request(sparsity, scope, floor, by_cost=budget == "flops")

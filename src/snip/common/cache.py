@@ -11,5 +11,10 @@ def cache_folder() -> Path:
     chosen = os.environ.get("SNIP_CACHE")
     if chosen:
         return Path(os.path.expanduser(chosen))
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "snip"
+    return user_cache() / "snip"
+
+
+def user_cache() -> Path:
+    """The user's cache folder: XDG_CACHE_HOME, which by its specification is an absolute path."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(named) if os.path.isabs(named) else Path("~/.cache").expanduser()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snip.common.errors import InputError
+from snip.common.errors import InputError, first_line
 
 
 def set_up_torch(*, threads: int | None, device: str) -> None:
@@ -18,6 +18,6 @@ def set_up_torch(*, threads: int | None, device: str) -> None:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         # torch's messages are long and differ by device: only the first line is shown.
         raise InputError(
-            f"device {device!r} cannot be used here ({str(error).splitlines()[0].rstrip('.')}): "
+            f"device {device!r} cannot be used here ({first_line(error).rstrip('.')}): "
             "give 'cpu', or 'cuda' where there is a GPU."
         ) from error

@@ -45,7 +45,7 @@ def nearest(kind: str, name: str, known: Iterable[str]) -> InputError:
 
 def first_line(error: Exception) -> str:
     """What an error says, without the rest of a long message."""
-    return (str(error).strip() or "no message").splitlines()[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _letters(name: str) -> str:

@@ -1,1 +1,1 @@
-"""Pruned networks that run as fast as their zeros allow."""
+"""Runs pruned networks with kernels that compute only with the surviving weights."""

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from snip.anatomy.calling import arguments
 from snip.anatomy.parameters import ordinary
-from snip.common.errors import InputError
+from snip.common.errors import InputError, first_line
 from snip.common.files import PathLike, write_with
 from snip.masks import holding
 
@@ -42,10 +42,9 @@ def export_onnx(
                 plain, args, kwargs=kwargs, dynamic_shapes=shapes, dynamo=True, verbose=False
             )
     except Exception as error:  # anything can go wrong inside the user's forward
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         hint = " If its first dimension is not the batch, use any_batch_size=False."
         raise InputError(
-            f"{type(plain).__name__} cannot be exported to ONNX: {reason}"
+            f"{type(plain).__name__} cannot be exported to ONNX: {first_line(error)}"
             + (hint if any_batch_size else "")
         ) from error
     if program is None:

@@ -1,4 +1,4 @@
-"""SNIP: how much the loss feels the removal of each connection (Eq. 4-6)."""
+"""SNIP: how much the loss changes when a connection is removed (Eq. 4-6)."""
 
 from __future__ import annotations
 

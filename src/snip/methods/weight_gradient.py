@@ -1,4 +1,4 @@
-"""Ranking by the weights' own gradients, which the paper's appendix draws beside its own scores."""
+"""Ranks connections by |dL/dw|, which the paper's appendix compares with its own scores."""
 
 from __future__ import annotations
 

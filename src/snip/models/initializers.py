@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from snip.anatomy.parameters import NORMS, is_sharded, parameter_owners, prunable_parameters, unwrap
+from snip.anatomy.parameters import (
+    NORMS,
+    is_sharded,
+    ordinary,
+    parameter_owners,
+    prunable_parameters,
+)
 from snip.common.errors import InputError, KindError, nearest
 from snip.masks.holding import rezero
 
@@ -159,7 +165,7 @@ def _generator(seed: int | None) -> torch.Generator | None:
 
 def _known_parameters(model: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
     """(layer, key in the layer, parameter) of all that can be drawn, in the model's order."""
-    owners = parameter_owners(unwrap(model))
+    owners = parameter_owners(ordinary(model))
     found = []
     for name, parameter in prunable_parameters(model).items():
         key = name.rpartition(".")[2]
@@ -169,7 +175,7 @@ def _known_parameters(model: nn.Module) -> list[tuple[nn.Module, str, nn.Paramet
             found.append((owners[name][0][1], key, parameter))
     if not found:
         raise InputError(
-            f"{type(unwrap(model)).__name__} has no trainable linear, convolution, recurrent or "
+            f"{type(ordinary(model)).__name__} has no trainable linear, convolution, recurrent or "
             "attention layer to initialise: draw its parameters yourself."
         )
     return found

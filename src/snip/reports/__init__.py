@@ -1,1 +1,1 @@
-"""What happened: counts, FLOPs, live paths, pictures, text, HTML."""
+"""Reports on what pruning left: counts, FLOPs, live paths, pictures, text, HTML."""

@@ -18,6 +18,7 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 
 from snip.anatomy.calling import arguments, tensors_in
+from snip.anatomy.device import device_of
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import first_line
@@ -50,8 +51,7 @@ def connectivity(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: An
 
 def example_input(model: nn.Module, shape: tuple[int, ...], dtype: str = "float32") -> torch.Tensor:
     """One sample of zeros with the shape and type that a mask's provenance remembers."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    return torch.zeros(1, *shape, dtype=getattr(torch, dtype), device=device)
+    return torch.zeros(1, *shape, dtype=getattr(torch, dtype), device=device_of(model))
 
 
 def _probe(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: Any) -> Connectivity:
@@ -153,7 +153,7 @@ def _entered(given: Any, probe: PathProbe) -> Any:
 @contextmanager
 def _probing(model: nn.Module) -> Iterator[None]:
     """Eval mode with gradients and without autocast; everything is restored on the way out."""
-    device = next((p.device.type for p in model.parameters()), "cpu")
+    device = device_of(model).type
     # Recurrent layers keep a second list of their weights, which functional_call overwrites.
     flat = [(m, m._flat_weights, m._flat_weight_refs) for m in _recurrent(model)]
     with (

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from snip.algorithm import prune
+from snip.anatomy.device import device_of
 from snip.anatomy.parameters import prunable_parameters
 from snip.common.errors import InputError
 from snip.common.files import write_json
@@ -24,7 +25,6 @@ from snip.reports.report import report
 from snip.runs import folder as layout
 from snip.runs.config import RunConfig
 from snip.runs.result import RunResult, environment
-from snip.training.evaluate import device_of
 from snip.training.journal import MASKS
 from snip.training.lock import locked
 from snip.training.metrics import Metrics

@@ -36,7 +36,8 @@ def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:
     except (RuntimeError, IndexError, ValueError) as error:
         raise InputError(
             f"cross-entropy of {describe(outputs)} and targets {targets.dtype} "
-            f"{tuple(targets.shape)} failed: {error} Pass class indices, or your own loss_fn."
+            f"{tuple(targets.shape)} failed: {str(error).rstrip('.')}. Pass class indices as int64 "
+            "(targets.long()), or your own loss_fn."
         ) from error
 
 
@@ -49,14 +50,19 @@ def checked_loss_fn(loss_fn: LossFn | None) -> LossFn:
             f"loss_fn is a {type(loss_fn).__name__} module, which compares outputs with targets; "
             "write loss_fn=lambda model, batch: criterion(model(batch[0]), batch[1])."
         )
+    if getattr(loss_fn, "__module__", None) == F.__name__:
+        raise KindError(
+            f"loss_fn is torch's {name_of(loss_fn)}, which compares outputs with targets; write "
+            f"loss_fn=lambda model, batch: F.{name_of(loss_fn)}(model(batch[0]), batch[1])."
+        )
     if not callable(loss_fn):
         raise KindError(f"loss_fn is {loss_fn!r}: give a function of (model, batch).")
     return loss_fn
 
 
-def loss_name(loss_fn: LossFn | None) -> str:
-    """The name of a loss for the provenance."""
-    return getattr(loss_fn or cross_entropy, "__qualname__", "custom")
+def name_of(function: Callable[..., object]) -> str:
+    """The name of a user's function, for the provenance."""
+    return getattr(function, "__qualname__", "custom")
 
 
 def as_batches(batches: Any) -> Iterable[Batch]:

@@ -1,5 +1,4 @@
-"""What is refused or warned of around the scoring: models that cannot be scored, scores that say
-nothing."""
+"""Refuses models that cannot be scored, and scores that say nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def check_signal(scores: Scores) -> None:
     silent = [name for name, score in scores.items() if score.ndim > 1 and not score.any()]
     if silent:
         warnings.warn(
-            f"the loss does not feel {listed(silent)}: its scores are zero all over, "
+            f"the loss does not depend on {listed(silent)}: its scores are zero all over, "
             "so the layer goes first. Is it used in the loss, and is it initialised to non-zero?",
             SnipWarning,
             stacklevel=3,

@@ -46,8 +46,10 @@ def accumulated_gradients(
     with undisturbed(model), torch.inference_mode(False), torch.enable_grad():
         set_batch_norm(model, scoring.batch_norm)
         for index, batch in enumerate(_tracked(as_batches(batches))):
-            gradients = _gradients(model, batch, loss_fn, chosen, index)
-            mean.add(chosen, gradients, batch_size(batch, scoring.batch_dim))
+            size = batch_size(batch, scoring.batch_dim)
+            if size == 0:
+                raise InputError(f"batch {index} has no samples: leave empty batches out.")
+            mean.add(chosen, _gradients(model, batch, loss_fn, chosen, index), size)
     return mean.finished(chosen)
 
 

@@ -12,7 +12,7 @@ from snip.common.errors import InputError, KindError, nearest
 
 SCOPES = ("global", "layer", "uniform", "erk")
 Scope = str | Mapping[str, float]
-Budget = list[tuple[list[str], int]]  # (parameters ranked together, how many they keep)
+Shares = list[tuple[list[str], int]]  # (parameters ranked together, how many they keep)
 
 
 def checked_sparsity(sparsity: float) -> float:
@@ -55,7 +55,7 @@ def kept_count(total: int, sparsity: float) -> int:
     return round(total * (1 - sparsity))
 
 
-def budget(scores: Mapping[str, torch.Tensor], sparsity: float, scope: Scope) -> Budget:
+def shares(scores: Mapping[str, torch.Tensor], sparsity: float, scope: Scope) -> Shares:
     """The groups of parameters that are ranked together, and how many connections each keeps."""
     sizes = {name: score.numel() for name, score in scores.items()}
     kept = kept_count(sum(sizes.values()), sparsity)
@@ -118,16 +118,16 @@ def apportion(wanted: Mapping[str, float], total: int, caps: Mapping[str, int]) 
     return shares
 
 
-def _named(sizes: Mapping[str, int], wanted: Mapping[str, float], sparsity: float) -> Budget:
+def _named(sizes: Mapping[str, int], wanted: Mapping[str, float], sparsity: float) -> Shares:
     """Budgets from a sparsity per parameter or layer name; the others get the common sparsity."""
     check_scope_names(wanted, sizes)
-    budgets: Budget = []
+    named: Shares = []
     for layer, names in layers(sizes).items():
         whole = [name for name in names if name not in wanted]
         for name in names:
             if name in wanted:
-                budgets.append(([name], kept_count(sizes[name], checked_sparsity(wanted[name]))))
+                named.append(([name], kept_count(sizes[name], checked_sparsity(wanted[name]))))
         if whole:
             share = checked_sparsity(wanted.get(layer, sparsity))
-            budgets.append((whole, kept_count(sum(sizes[n] for n in whole), share)))
-    return budgets
+            named.append((whole, kept_count(sum(sizes[n] for n in whole), share)))
+    return named

@@ -10,7 +10,7 @@ import torch
 
 from snip.common.errors import InputError, KindError, listed
 from snip.masks import Masks, Provenance
-from snip.selection.budgets import Scope, budget, kept_count, layers
+from snip.selection.budgets import Scope, kept_count, layers, shares
 from snip.selection.checks import check_request
 from snip.selection.topk import keep_top
 
@@ -43,7 +43,7 @@ def select(
         kept = _with_floor(scores, sparsity, floor, within)
     else:
         kept = {}
-        for names, count in budget(scores, sparsity, scope):
+        for names, count in shares(scores, sparsity, scope):
             kept |= _keep({name: scores[name] for name in names}, count, within)
     plain = scope if isinstance(scope, str) else {k: float(v) for k, v in scope.items()}
     asked = Provenance(sparsity_asked=sparsity, scope=plain, floor=float(floor))
@@ -54,18 +54,14 @@ def _keep(
     scores: Mapping[str, torch.Tensor], count: int, within: Mapping[str, torch.Tensor] | None
 ) -> dict[str, torch.Tensor]:
     """The `count` highest scores, or an error if fewer connections than that are left."""
-    if within is not None:
-        left = sum(
-            int(within[name].sum()) if name in within else score.numel()
-            for name, score in scores.items()
+    left = sum(_left(name, score, within) for name, score in scores.items())
+    if count > left:
+        total = sum(score.numel() for score in scores.values())
+        raise InputError(
+            f"{count:,} connections are to stay but only {left:,} of {total:,} are left in "
+            f"{listed(list(scores))}: the model is pruned already; ask for a sparsity of at "
+            f"least {1 - left / total!r} there."
         )
-        if count > left:
-            total = sum(score.numel() for score in scores.values())
-            raise InputError(
-                f"{count:,} connections are to stay but only {left:,} of {total:,} are left in "
-                f"{listed(list(scores))}: the model is pruned already; ask for a sparsity of at "
-                f"least {1 - left / total!r} there."
-            )
     return keep_top(scores, count, within)
 
 
@@ -116,7 +112,7 @@ def _by_cost(
     exact = {name: Fraction(str(float(costs[name]))) for name in scores}
     total = sum(score.numel() * exact[name] for name, score in scores.items())
     affordable = total * (1 - Fraction(str(sparsity)))
-    left = sum(int(_allowed(scores, within or {}, name).sum()) * exact[name] for name in scores)
+    left = sum(_left(name, score, within) * exact[name] for name, score in scores.items())
     if left < affordable:
         raise InputError(
             f"the model is pruned already, to {float(1 - left / total):.4%} of its cost saved: ask "
@@ -134,14 +130,13 @@ def _floor_of(
 ) -> int:
     """How many connections a layer keeps at least; never more than it has left."""
     size = sum(scores[name].numel() for name in names)
-    left = sum(int(_allowed(scores, within or {}, name).sum()) for name in names)
+    left = sum(_left(name, scores[name], within) for name in names)
     return min(left, int(floor) if floor >= 1 else round(size * floor))
 
 
-def _allowed(
-    scores: Mapping[str, torch.Tensor], within: Mapping[str, torch.Tensor], name: str
-) -> torch.Tensor:
-    return within[name] if name in within else torch.ones_like(scores[name], dtype=torch.bool)
+def _left(name: str, score: torch.Tensor, within: Mapping[str, torch.Tensor] | None) -> int:
+    """How many connections of a parameter may still be kept."""
+    return int(within[name].sum()) if within and name in within else score.numel()
 
 
 def _check_within(scores: Mapping[str, torch.Tensor], within: Mapping[str, torch.Tensor]) -> None:

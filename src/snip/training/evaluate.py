@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from snip.anatomy.device import device_of
 from snip.anatomy.undisturbed import restored_modes
 from snip.common.errors import InputError
 from snip.engine.fused.step import wrong_answers
@@ -38,8 +39,3 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tenso
     if not images:
         raise InputError("there is nothing to evaluate on: the batches hold no images.")
     return Evaluation(loss / images, wrong / images)
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Where the model's first parameter is; the CPU if it has none."""
-    return next((p.device for p in model.parameters()), torch.device("cpu"))

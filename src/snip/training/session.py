@@ -10,12 +10,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from snip.anatomy.device import device_of
 from snip.anatomy.parameters import unwrap
 from snip.engine.fused.step import Step, TakeStep
 from snip.masks import Masks
 from snip.training.config import TrainConfig
 from snip.training.divergence import require_finite, require_finite_weights
-from snip.training.evaluate import device_of, evaluate
+from snip.training.evaluate import evaluate
 from snip.training.journal import Journal
 from snip.training.metrics import Metrics, measured_sparsity
 from snip.training.parts import Data, set_learning_rate

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
+from snip.anatomy.device import device_of
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import restored_modes
 from snip.data.dataset import Dataset
@@ -15,7 +16,6 @@ from snip.engine.fused.step import Step
 from snip.masks import Masks
 from snip.training.config import TrainConfig
 from snip.training.display import Display
-from snip.training.evaluate import device_of
 from snip.training.interrupts import end_by, signals_noted
 from snip.training.lock import Lock, locked
 from snip.training.metrics import Metrics, best_test_error, selected
