@@ -12,7 +12,7 @@ demo: $(READY) $(LIBRARY)
 test: lint $(LIBRARY)
 	$(BIN)/python -m pytest -n auto
 
-# New examples for the property tests: make fuzz SECONDS=300
+# New examples for the property tests, random networks, files and kills: make fuzz SECONDS=600
 SECONDS ?= 60
 fuzz: $(READY) $(LIBRARY)
 	$(BIN)/python tests/fuzz.py $(SECONDS)

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from snip.engine.layers.packing import PackedModule
+
 
 class Mlp(nn.Module):
     def __init__(self) -> None:
@@ -96,3 +98,9 @@ def make(kind: str) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
 
 
 KINDS = ("mlp", "conv", "residual", "lstm", "gru", "attention", "language")
+
+
+def packed_gradient(fast: nn.Module, name: str, gradient: torch.Tensor) -> torch.Tensor:
+    """The part of a dense gradient that an accelerated network has under the same name."""
+    layer, key = fast.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
+    return layer.packed[key].pack(gradient) if isinstance(layer, PackedModule) else gradient

@@ -1,9 +1,11 @@
 """Other processes: two that talk to each other, or a fresh interpreter."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,10 @@ from pathlib import Path
 import torch
 
 import snip
+from snip.training.interrupts import UNTOUCHED
+
+SEES_THIS_TREE = {"PYTHONPATH": str(Path(snip.__file__).parents[1])}
+LONG = ["--model", "lenet-300-100", "--sparsity", "0.9", "--eval-every", "20", "--threads", "1"]
 
 
 def run_in_two_processes(work: Callable[[int, int, str], None], folder: Path) -> None:
@@ -29,8 +35,33 @@ def run_python(
     """A fresh interpreter that sees this source tree."""
     return subprocess.run(
         [sys.executable, "-c", script, *arguments],
-        env=os.environ | {"PYTHONPATH": str(Path(snip.__file__).parents[1])} | environment,
+        env=os.environ | SEES_THIS_TREE | environment,
         capture_output=True,
         text=True,
         timeout=300,
     )
+
+
+def start_run(folder: Path) -> "subprocess.Popen[str]":
+    """A `snip run` of some minutes in a process that hears all signals, whoever started us."""
+
+    def hear() -> None:
+        for number in UNTOUCHED:
+            signal.signal(number, signal.SIG_DFL)
+
+    return subprocess.Popen(
+        [sys.executable, "-m", "snip", "run", *LONG, "--folder", str(folder)],
+        env=os.environ | SEES_THIS_TREE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear,
+    )
+
+
+def wait_for_metrics(folder: Path, running: "subprocess.Popen[str]") -> None:
+    """Wait until the run has written its first line of metrics."""
+    lines = folder / "metrics.jsonl"
+    while running.poll() is None and not (lines.exists() and lines.read_text()):
+        time.sleep(0.02)
+    assert running.poll() is None, "the run ended before its first evaluation"

@@ -7,13 +7,13 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import packed_gradient
 from torch import nn
 
 import snip
 from snip.engine.kernels.library import available
 from snip.engine.layers.conv import SparseConv2d
 from snip.engine.layers.linear import SparseLinear
-from snip.engine.layers.packing import PackedModule
 from snip.models import build
 
 pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
@@ -45,11 +45,6 @@ def pair(name, count=4):
     model, batch = build(name, seed=0), batch_of(count, shape)
     snip.prune(model, batch, sparsity=sparsity)
     return copy.deepcopy(model), snip.accelerate(model, batch), batch
-
-
-def packed_gradient(fast, name, gradient):
-    layer, key = fast.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
-    return layer.packed[key].pack(gradient) if isinstance(layer, PackedModule) else gradient
 
 
 def assert_same(dense, fast, batch):

@@ -29,7 +29,9 @@ EXAMPLES = (
 )
 # typer includes click since version 0.25 and depends on it before; this works with both.
 UsageError: Any = typer.BadParameter.__base__
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+# 128 + the signal, as shells have it: Ctrl-C, a closed terminal, a scheduler's order to end.
+BY_CTRL_C = 130
+BY_SIGNAL = (BY_CTRL_C, 129, 143)
 
 
 class SnipGroup(LazyGroup):
@@ -83,9 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(str(error))
         return 2
     except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED
-    if code == INTERRUPTED:  # newer versions of typer return it for Ctrl-C, older ones abort
-        remark("\ninterrupted. The same command goes on from the last checkpoint.")
+        code = BY_CTRL_C  # newer versions of typer return it, older ones abort
+    except SystemExit as ended:  # a training raises it after a signal, when its work is saved
+        if ended.code not in BY_SIGNAL:
+            raise
+        code = ended.code
+    if code in BY_SIGNAL:
+        remark("\ninterrupted. The same command goes on from the last checkpoint, if there is one.")
     return code if isinstance(code, int) else 0
 
 

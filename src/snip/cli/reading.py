@@ -89,9 +89,9 @@ def network_of(masks: Masks, model: str | None, dataset: str | None) -> torch.nn
 
 
 def _torch_file(path: Path) -> Weights:
-    fix = "give a state_dict, saved by torch.save(model.state_dict(), path)"
+    fix = "give one that is read without running code: torch.save(model.state_dict(), path)"
     with reading(path, fix=fix):
-        content = read_torch(path)
+        content = read_torch(path, fix)
     if isinstance(content, dict) and all(part in content for part in PARTS):
         content = load_checkpoint(path)
         return Weights(_tensors(content["model"], path), "checkpoint", _iteration(content))

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from snip.common.errors import FileError, MissingPackageError, escaped, first_line
 
 PathLike = str | os.PathLike[str]
+NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # a full disk, a used-up quota
 TEMPORARY = ".snip-tmp-"  # how the name of a file begins that is still being written
 LARGEST_TEXT = 1 << 28  # bytes; no JSON file of ours comes near, and a larger one fills the memory
 ANOTHER = "put back a copy, delete its folder, or choose another one"
@@ -36,7 +37,11 @@ def write_with(path: PathLike, writer: Callable[[Path], object]) -> None:
         temporary = _new_file(target.parent, path.suffix)
         mode = temporary.stat().st_mode
         try:
-            writer(temporary)
+            try:
+                writer(temporary)
+            except (RuntimeError, SafetensorError):
+                _ask_system(temporary)
+                raise
             # safetensors puts a file of its own in place, which only its owner may read.
             temporary.chmod(mode)
             _flush_to_disk(temporary)
@@ -214,7 +219,22 @@ def _write_errors(path: Path) -> Iterator[None]:
     except FileError:
         raise
     except (OSError, RuntimeError, SafetensorError) as error:
-        # torch.save reports a full disk as RuntimeError, safetensors as its own kind.
-        full = getattr(error, "errno", None) == errno.ENOSPC or "space" in str(error).lower()
-        reason = "the disk is full; free some space" if full else f"{error}; choose another place"
-        raise FileError(f"cannot write {path}: {reason}. Nothing was changed.") from error
+        raise FileError(f"cannot write {path}: {_reason(error)}. Nothing was changed.") from error
+
+
+def _reason(error: Exception) -> str:
+    """Why a write failed and what to do, without the name of a temporary file."""
+    number = getattr(error, "errno", None)
+    if number in NO_ROOM or "no space" in str(error).lower():  # safetensors only says it in words
+        return "the disk is full; free some space"
+    if number == errno.EFBIG:
+        return "the file is larger than the system allows here (see ulimit -f); raise the limit"
+    return f"{getattr(error, 'strerror', None) or first_line(error)}; choose another place"
+
+
+def _ask_system(temporary: Path) -> None:
+    """Write on to a file that a serialiser could not write: the system's error has the reason."""
+    with temporary.open("ab") as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        os.fsync(file.fileno())

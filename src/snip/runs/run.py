@@ -64,7 +64,7 @@ def run(
     )
     finished = resume and layout.state_of(place) == layout.FINISHED
     # A finished run is only read, which needs no lock and may be on a disk that takes none.
-    with locked(None if finished else place):
+    with locked(None if finished else place) as lock:
         layout.require_own(place, config)
         if on_state is not None:
             on_state(layout.state_of(place))
@@ -81,7 +81,8 @@ def run(
         if not resume:
             layout.clear(place)
         _write_start(place, config, model, masks)
-        trained = train_held(model, data, config.training, masks, options)
+        trained = train_held(model, data, config.training, masks, options, lock)
+        lock.require()
         layout.write_weights(place / layout.MODEL, snapshot(model))
         layout.write_weights(place / layout.SELECTED, trained.weights)
         result = _result(config, place, dataset, model, masks, trained, device)

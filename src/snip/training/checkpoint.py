@@ -57,7 +57,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileError(f"there is no checkpoint at {path}.")
     with files.reading(path, fix=START_OVER):
-        content = read_torch(path)
+        content = read_torch(path, START_OVER)
         if not isinstance(content, dict) or any(part not in content for part in PARTS):
             raise ValueError("it is no checkpoint of a training run")
         for part, kind in PARTS.items():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from torch import nn
 
 from snip.common import files
+from snip.common.errors import FileError
 from snip.training.checkpoint import restore, save_checkpoint
+from snip.training.lock import Lock
 from snip.training.metrics import Metrics
 from snip.training.state import State
 
@@ -27,9 +30,10 @@ STARTED_OVER = (CHECKPOINT, MASKS, ENGINE)
 class Journal:
     """Writes metrics and checkpoints, and restores the last; does nothing without a folder."""
 
-    def __init__(self, folder: Path | None, identity: Mapping[str, Any], *, every: float) -> None:
-        """Keep the run `identity` in `folder`, with a checkpoint `every` so many seconds."""
-        self._folder = folder
+    def __init__(self, lock: Lock, identity: Mapping[str, Any], *, every: float) -> None:
+        """Keep the run `identity` in the locked folder, a checkpoint `every` so many seconds."""
+        self._lock = lock
+        self._folder = lock.folder
         self._identity = identity
         self._every = every
         self._saved_at = time.monotonic()
@@ -51,7 +55,9 @@ class Journal:
 
     def record(self, metrics: Metrics) -> None:
         """Append one evaluation."""
-        if self._folder is not None:
+        if self._folder is None:
+            return
+        with self._writing():
             files.append_line(self._folder / METRICS, metrics.to_line())
 
     def due(self) -> bool:
@@ -62,13 +68,14 @@ class Journal:
         """Write a checkpoint in place of the last."""
         if self._folder is None:
             return
-        save_checkpoint(
-            self._folder / CHECKPOINT,
-            model=model,
-            optimizer=optimizer,
-            state=state.to_dict(),
-            identity=self._identity,
-        )
+        with self._writing():
+            save_checkpoint(
+                self._folder / CHECKPOINT,
+                model=model,
+                optimizer=optimizer,
+                state=state.to_dict(),
+                identity=self._identity,
+            )
         self._saved_at = time.monotonic()
         self._saved_iteration = state.iteration
 
@@ -76,12 +83,36 @@ class Journal:
         """A sentence that names the last good checkpoint, for an error message."""
         if self._folder is None:
             return "No checkpoint was kept, as no folder was given"
-        if self._saved_iteration is None:
-            return "There is no checkpoint yet"
+        if not self._has_checkpoint():
+            return "There is no checkpoint"
         return (
             f"The last good checkpoint is {self._folder / CHECKPOINT}, "
             f"at iteration {self._saved_iteration}"
         )
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Around a write: refuse if files were deleted; a write that fails says what is safe."""
+        self._lock.require()
+        if self._folder is not None and not (self._folder / METRICS).exists():
+            raise FileError(
+                f"{self._folder / METRICS} was deleted while the training ran: the training "
+                f"stopped. {self._way_on()}"
+            )
+        try:
+            yield
+        except FileError as error:
+            raise FileError(f"{error} {self._way_on()}") from error
+
+    def _way_on(self) -> str:
+        """A sentence on what is safe and how to go on, for an error message."""
+        then = "goes on from there" if self._has_checkpoint() else "starts over"
+        return f"{self.last_good()}: running again {then}."
+
+    def _has_checkpoint(self) -> bool:
+        """Whether this training saved or restored a checkpoint that nobody has deleted since."""
+        saved = self._saved_iteration is not None
+        return saved and self._folder is not None and (self._folder / CHECKPOINT).exists()
 
     def _restored(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
         state = restore(path, model=model, optimizer=optimizer, identity=self._identity)

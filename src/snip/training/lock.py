@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,8 +21,32 @@ except ImportError:  # Windows: two processes on one folder are the user's own c
 LOCK = ".lock"
 
 
+@dataclass(frozen=True)
+class Lock:
+    """The hold that a process has on a run's folder."""
+
+    folder: Path | None  # None: nothing is kept
+    file: BinaryIO | None = None  # None where the system has no locks
+
+    def require(self) -> None:
+        """Stop if the folder is no longer the one that was locked.
+
+        Every write would make a deleted folder anew with only some of the files in it, or end up
+        in the folder of a process that started after the deletion.
+        """
+        if self.folder is None:
+            return
+        kept = self.folder.is_dir() if self.file is None else _is_at(self.file, self.folder / LOCK)
+        if not kept:
+            raise FileError(
+                f"run folder {self.folder} (or {LOCK} in it) was deleted, moved or replaced while "
+                "the run was at work: the run stopped and wrote nothing more. Put the folder back "
+                "and run again to go on from its last checkpoint; without it the run starts over."
+            )
+
+
 @contextmanager
-def locked(folder: Path | None) -> Iterator[None]:
+def locked(folder: Path | None) -> Iterator[Lock]:
     """Hold `folder` for this process, or refuse because another one trains in it.
 
     If the work inside fails before it has written anything, no trace of the lock is left either.
@@ -30,7 +55,7 @@ def locked(folder: Path | None) -> Iterator[None]:
         require_folder(folder)
         require_ordinary(folder / LOCK)  # opening a pipe would wait for ever
     if folder is None or fcntl is None:
-        yield
+        yield Lock(folder)
         return
     try:
         missing = [place for place in (folder, *folder.parents) if not place.exists()]
@@ -42,10 +67,10 @@ def locked(folder: Path | None) -> Iterator[None]:
     with file:
         _hold(file, folder)
         try:
-            yield
+            yield Lock(folder, file)
         except BaseException:
-            if LOCK not in before and _names(folder) == before | {LOCK}:
-                _remove(folder / LOCK, missing)
+            if LOCK not in before and _is_at(file, folder / LOCK):
+                _remove_unused(folder, before, missing)
             raise
 
 
@@ -76,15 +101,17 @@ def _hold(file: BinaryIO, folder: Path) -> None:
 
 
 def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Whether the open file is the one at `path`. An open file's number is never given again."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
-def _remove(lock: Path, made: list[Path]) -> None:
-    """Delete the lock's file, and the folders that were made for it, the innermost first."""
+def _remove_unused(folder: Path, before: set[str], made: list[Path]) -> None:
+    """Delete the lock's file if the work left nothing beside it, and the folders made for it."""
     with suppress(OSError):  # a folder that somebody else uses by now stays
-        lock.unlink()
-        for folder in made:
-            folder.rmdir()
+        if _names(folder) == before | {LOCK}:
+            (folder / LOCK).unlink()
+            for place in made:  # the innermost first
+                place.rmdir()

@@ -15,6 +15,7 @@ from snip.engine.fused.step import training_step
 from snip.masks import Masks, held_masks
 from snip.training.config import TrainConfig
 from snip.training.journal import ENGINE, MASKS, Journal
+from snip.training.lock import Lock
 from snip.training.parts import Data, make_optimizer
 from snip.training.session import Options, Session
 
@@ -39,7 +40,12 @@ def hold(
 
 
 def begin(
-    model: nn.Module, data: Data, config: TrainConfig, masks: Masks | None, options: Options
+    model: nn.Module,
+    data: Data,
+    config: TrainConfig,
+    masks: Masks | None,
+    options: Options,
+    lock: Lock,
 ) -> Session:
     """A session at the folder's last checkpoint, or before the first step if there is none."""
     trained, choice = _on_engine(model, data, options)
@@ -50,7 +56,7 @@ def begin(
         "engine": options.engine,
         "masks": None if masks is None else masks.digest(),
     }
-    journal = Journal(options.folder, identity, every=options.checkpoint_seconds)
+    journal = Journal(lock, identity, every=options.checkpoint_seconds)
     state = journal.open(unwrap(trained), optimizer, resume=options.resume)
     if options.folder is not None:
         _keep(options.folder, masks, options.engine, choice)

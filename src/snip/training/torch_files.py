@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import pickle
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from snip.common.errors import FileError
+
+# How torch's unpickler reports a function or class that it was asked to call and did not.
+ASKED_TO_CALL = re.compile(r"GLOBAL ([\w.]+)")
 DEEPEST = 20  # containers in containers; the state of an optimiser has four
 COPIES = 4  # times the file's size that its tensors may have: several may share their content
 
 
-def read_torch(path: Path) -> Any:
-    """The content of a file of torch.save, with tensors of its own; raises anything if damaged."""
+def read_torch(path: Path, fix: str) -> Any:
+    """The content of a file of torch.save, with tensors of its own; raises anything if damaged.
+
+    What torch says of a file that asks to run code is not shown: it begins with advice to let it.
+    """
     _verify(path)
     try:
         # Mapped storages cannot grow; others are enlarged to whatever size a tensor claims.
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
-        raise ValueError("it cannot be read without running code in it") from error
+        called = ASKED_TO_CALL.search(str(error))
+        if called is None:
+            raise ValueError("its pickle holds more than weights need") from error
+        raise FileError(
+            f"{path} asks to run code ({called[1]}), which Snip never does for a file: {fix}."
+        ) from error
     return _Copier(COPIES * path.stat().st_size).owned(content)
 
 

@@ -16,8 +16,8 @@ from snip.engine.fused.step import Step
 from snip.masks import Masks
 from snip.training.config import TrainConfig
 from snip.training.display import Display
-from snip.training.interrupts import interrupts_noted
-from snip.training.lock import locked
+from snip.training.interrupts import end_by, signals_noted
+from snip.training.lock import Lock, locked
 from snip.training.metrics import Metrics, best_test_error, selected
 from snip.training.parts import Data, data_for, seeded, stream
 from snip.training.session import CHECKPOINT_SECONDS, Options, Session
@@ -64,17 +64,22 @@ def train(
     place = None if folder is None else Path(folder)
     options = Options(place, resume, engine, step, on_metrics, progress, checkpoint_seconds)
     data = data_for(dataset, config)
-    with locked(place):
+    with locked(place) as lock:
         masks = hold(model, masks, place, resume=resume)
-        return train_held(model, data, config, masks, options)
+        return train_held(model, data, config, masks, options, lock)
 
 
 def train_held(
-    model: nn.Module, data: Data, config: TrainConfig, masks: Masks | None, options: Options
+    model: nn.Module,
+    data: Data,
+    config: TrainConfig,
+    masks: Masks | None,
+    options: Options,
+    lock: Lock,
 ) -> TrainResult:
     """`train` for a caller who holds the folder's lock, and whose model holds its masks."""
     with seeded(config.seed, device_of(model)), restored_modes(model):
-        session = begin(model, data, config, masks, options)
+        session = begin(model, data, config, masks, options, lock)
         _loop(session, options)
         if session.model is not model:  # an accelerated copy was trained: its weights go back
             unwrap(model).load_state_dict(unwrap(session.model).state_dict())
@@ -84,7 +89,7 @@ def train_held(
 def _loop(session: Session, options: Options) -> None:
     start, stop = session.state.iteration, session.config.iterations
     display = Display(total=stop, done=start, enabled=options.progress)
-    with display, interrupts_noted() as interrupted:
+    with display, signals_noted() as asked_to_end:
         for images, labels in stream(session.data.train, start, stop):
             session.step(images, labels)
             display.update(session.state.iteration, session.state.running)
@@ -92,10 +97,10 @@ def _loop(session: Session, options: Options) -> None:
                 metrics = session.evaluate()
                 if options.on_metrics is not None:
                     options.on_metrics(metrics)
-            if session.finished() or session.journal.due() or interrupted():
+            if session.finished() or session.journal.due() or asked_to_end():
                 session.save()
-            if interrupted():
-                raise KeyboardInterrupt
+            if (signal := asked_to_end()) is not None:
+                raise end_by(signal)
 
 
 def _result(state: State, model: nn.Module) -> TrainResult:
