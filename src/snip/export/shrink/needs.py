@@ -1,4 +1,7 @@
-"""Which units are needed: those that reach an output other than as a constant."""
+"""Which units are needed, and what the others leave behind in the biases of those that read them.
+
+Needed are the units that reach an output other than as a constant.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,15 @@ class Needs:
         """True where a unit stays."""
         return self.needed[self.roots[units]]
 
+    def kept(self, units: Tensor) -> tuple[int, ...] | None:
+        """The indices of the units that stay; None if all do."""
+        stays = self.of(units)
+        return None if bool(stays.all()) else tuple(torch.nonzero(stays).flatten().tolist())
+
 
 def needed_units(ledger: Ledger, *, fold: bool) -> Needs:
     """The fewest units that must stay. Without `fold`, also those whose constant may train."""
-    roots = ledger.units.roots()
+    roots = ledger.roots()
     pinned: dict[int, str] = {}
     for unit, reason in ledger.pinned.items():
         pinned.setdefault(int(roots[unit]), reason)
@@ -42,6 +50,20 @@ def needed_units(ledger: Ledger, *, fold: bool) -> Needs:
         # PyTorch has no layers without units: one stays, best a constant, which needs no others.
         result = empty[-1]
         pinned[int(roots[result.units[int(result.constant.int().argmax())]])] = LAST
+
+
+def contributions(ledger: Ledger, needs: Needs) -> dict[str, Tensor]:
+    """Name of a bias -> what removed units add to each of its entries, where that is not zero."""
+    found = {}
+    for reader in ledger.readers:
+        source = reader.source
+        gone = source.even & ~needs.of(source.units)
+        # A uniform input is multiplied by the sum over a kernel's positions.
+        matrix = reader.weight[:, gone].cpu().double().sum(2)
+        delta = (matrix @ source.value[gone]) * needs.of(reader.rows)
+        if delta.any():
+            found[f"{reader.name}.{reader.bias}"] = delta
+    return found
 
 
 def _solved(ledger: Ledger, roots: Tensor, pinned: list[int], *, fold: bool) -> Tensor:
@@ -60,10 +82,10 @@ def _solved(ledger: Ledger, roots: Tensor, pinned: list[int], *, fold: bool) -> 
 def _propagate(
     reader: Reader, roots: Tensor, needed: Tensor, moving: Tensor, *, fold: bool
 ) -> None:
-    rows, columns = roots[reader.rows], roots[reader.source.units]
-    exempt = reader.foldable if fold else reader.source.spare & ~moving[columns]
+    source, rows, columns = reader.source, roots[reader.rows], roots[reader.source.units]
+    lasting_zero = source.zero & source.settled & source.blocked & ~moving[columns]
     read = reader.live[needed[rows]].any(0)
-    needed[columns[read & ~exempt]] = True
+    needed[columns[read & ~(reader.foldable if fold else lasting_zero)]] = True
     if not fold:
         # A constant changes in training as soon as one of those that it is made of does.
         unsteady = (reader.live & (needed | moving)[columns]).any(1)
