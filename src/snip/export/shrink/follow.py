@@ -27,22 +27,23 @@ LAYERS: Rules = {  # as modules only: the weights that a function is given are n
     Kind.BATCH_NORM: layers.batch_norm,
     Kind.RECURRENT: layers.recurrent,
 }
+_POINTWISE = (
+    *(Kind.POINTWISE, Kind.CAST, Kind.SAME),
+    *(Kind.RECTIFIER, Kind.DROPOUT, Kind.PRELU),
+)
 _POSITIONS = (
     *(Kind.MAX_POOL, Kind.AVERAGE_POOL, Kind.ADAPTIVE_AVERAGE_POOL, Kind.ADAPTIVE_MAX_POOL),
     *(Kind.PAD, Kind.UPSAMPLE),
 )
 _MOVES = (Kind.MEAN, Kind.EXTREME, Kind.TOTAL, Kind.FLATTEN, Kind.VIEW, Kind.MOVE)
 OPERATIONS: Rules = {
-    **dict.fromkeys((Kind.POINTWISE, Kind.CAST, Kind.SAME), rules.through),
-    Kind.RECTIFIER: rules.rectifier,
-    Kind.DROPOUT: rules.dropout,
-    Kind.PRELU: rules.prelu,
+    **dict.fromkeys(_POINTWISE, rules.pointwise),
     **dict.fromkeys(_POSITIONS, rules.positions),
     **dict.fromkeys((Kind.SUM, Kind.PRODUCT, Kind.QUOTIENT, Kind.POWER), rules.joined),
     **dict.fromkeys(_MOVES, rules.moved),
+    **dict.fromkeys((Kind.SIZE, Kind.ATTRIBUTE), rules.size),
     Kind.CONCATENATE: rules.concatenate,
     Kind.ITEM: rules.item,
-    **dict.fromkeys((Kind.SIZE, Kind.ATTRIBUTE), rules.size),
     Kind.QUESTION: lambda step: NOTHING,
 }
 
@@ -106,6 +107,7 @@ def _by_rule(step: Step) -> Flows:
 
 
 def _forgotten(flows: Flows, value: Any, written: torch.Tensor) -> Flows:
+    """What is still known of a value if it may share its memory with a tensor written to."""
     if isinstance(flows, tuple) and flows:
         pairs = zip(flows, value, strict=True)
         return tuple(_forgotten(flow, part, written) for flow, part in pairs)

@@ -113,8 +113,8 @@ class Step:
 
     @property
     def name(self) -> str:
-        """The name of the layer that is called."""
-        return str(self.node.target)
+        """The name of the layer or function that is called."""
+        return str(getattr(self.node.target, "__name__", self.node.target))
 
     @property
     def input(self) -> Any:
@@ -154,19 +154,11 @@ class Step:
         """Keep all units that flow into an operation that is not understood or mixes units."""
         for node in self.node.all_input_nodes:
             for flow in _each(self.flows.get(node)):
-                self.ledger.pin(flow.units, f"read by {self.described}")
-
-    @property
-    def described(self) -> str:
-        """What this operation is called in a report."""
-        if self.node.op == "output":
-            return "the output"
-        if self.module is not None:
-            return f"{type(self.module).__name__} {self.node.target!r}"
-        return str(getattr(self.node.target, "__name__", self.node.target))
+                self.ledger.pin(flow.units, f"read by {self.name!r}")
 
 
 def _each(flows: Flows) -> Iterator[Flow]:
+    """Every flow of a value, which may be a tuple of several."""
     if isinstance(flows, Flow):
         yield flows
     for part in flows if isinstance(flows, tuple) else ():

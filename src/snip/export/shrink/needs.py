@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from snip.export.shrink.ledger import Ledger, Reader
+from snip.export.shrink.ledger import Ledger
 
 Tensor = torch.Tensor
 
@@ -71,22 +71,15 @@ def _solved(ledger: Ledger, roots: Tensor, pinned: list[int], *, fold: bool) -> 
     needed = torch.zeros(len(roots), dtype=torch.bool)
     needed[pinned] = True
     moving = torch.zeros_like(needed)  # constants that change once training begins
-    while True:
-        before = needed.sum() + moving.sum()
+    before = -1
+    while before != (before := int(needed.sum() + moving.sum())):
         for reader in reversed(ledger.readers):
-            _propagate(reader, roots, needed, moving, fold=fold)
-        if needed.sum() + moving.sum() == before:
-            return needed
-
-
-def _propagate(
-    reader: Reader, roots: Tensor, needed: Tensor, moving: Tensor, *, fold: bool
-) -> None:
-    source, rows, columns = reader.source, roots[reader.rows], roots[reader.source.units]
-    lasting_zero = source.zero & source.settled & source.blocked & ~moving[columns]
-    read = reader.live[needed[rows]].any(0)
-    needed[columns[read & ~(reader.foldable if fold else lasting_zero)]] = True
-    if not fold:
-        # A constant changes in training as soon as one of those that it is made of does.
-        unsteady = (reader.live & (needed | moving)[columns]).any(1)
-        moving[rows[reader.constant_rows & unsteady]] = True
+            source, rows, columns = reader.source, roots[reader.rows], roots[reader.source.units]
+            steady = source.zero & source.settled & source.blocked & ~moving[columns]
+            read = reader.live[needed[rows]].any(0)
+            needed[columns[read & ~(reader.foldable if fold else steady)]] = True
+            if not fold:
+                # A constant changes in training as soon as one of those that it is made of does.
+                unsteady = (reader.live & (needed | moving)[columns]).any(1)
+                moving[rows[reader.constant_rows & unsteady]] = True
+    return needed

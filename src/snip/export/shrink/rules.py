@@ -19,32 +19,22 @@ from snip.tracing.operations import operation
 Tensor = torch.Tensor
 
 
-def through(step: Step) -> Flow | None:
+def pointwise(step: Step) -> Flow | None:
     """The same function of every number."""
-    if len(step.node.all_input_nodes) > 1:  # bounds or slopes that may differ between units
-        return None
-    return step.flow.through(step.out)
-
-
-def rectifier(step: Step) -> Flow:
-    """A constant that is not positive stops the gradient (at 0 too, by PyTorch's choice)."""
-    flow = step.flow
-    shut = flow.even & flow.settled & (flow.value <= 0)
-    return flow.through(step.out, blocked=flow.blocked | shut)
-
-
-def dropout(step: Step) -> Flow:
-    """In train mode only zeros stay constant."""
-    flow = step.flow
-    step.ledger.drawn.append(flow.units)
-    return flow.through(step.out, settled=flow.settled & flow.zero)
-
-
-def prelu(step: Step) -> Flow | None:
-    """With one slope for all units; as it trains, only a zero is a lasting constant."""
-    if step.module is None or step.module.num_parameters > 1:
-        return None
-    return step.flow.through(step.out, constant=step.flow.zero)
+    flow, kind = step.flow, step.operation.kind
+    changes: dict[str, Any] = {}
+    slopes = getattr(step.module, "num_parameters", 1)
+    if len(step.node.all_input_nodes) > 1 or slopes > 1:
+        return None  # bounds or slopes that may differ between units
+    if kind is Kind.RECTIFIER:
+        # A constant that is not positive stops the gradient (at 0 too, by PyTorch's choice).
+        changes["blocked"] = flow.blocked | (flow.even & flow.settled & (flow.value <= 0))
+    elif kind is Kind.DROPOUT:  # in train mode only zeros stay constant
+        step.ledger.drawn.append(flow.units)
+        changes["settled"] = flow.settled & flow.zero
+    elif kind is Kind.PRELU:  # as the slope trains, only a zero is a lasting constant
+        changes["constant"] = flow.zero
+    return flow.through(step.out, **changes)
 
 
 def positions(step: Step) -> Flow | None:
@@ -145,7 +135,7 @@ def concatenate(step: Step) -> Flow | None:
     for i, part in enumerate(parts):
         if flows[i] is None:
             units = step.ledger.new(step.values[part].shape[axis])
-            step.ledger.pin(units, f"joined by {step.described} with a part that cannot be cut")
+            step.ledger.pin(units, f"joined by {step.name!r} with a part that cannot be cut")
             flows[i] = plain(axis, units)
     return side_by_side([flow for flow in flows if flow is not None])
 

@@ -156,13 +156,11 @@ def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
 def _same_in_train_mode(model: nn.Module, traced: Traced, batch: Any) -> bool:
     """Whether the forward calls the same operations in train mode."""
     try:
-        return _operations(trace(model.train(), batch)) == _operations(traced)
+        graphs = trace(model.train(), batch).graph, traced.graph
     except UntraceableError:
         return False
-
-
-def _operations(traced: Traced) -> list[tuple[str, str]]:
-    return [(node.op, str(node.target)) for node in traced.graph.nodes]
+    first, second = ([(node.op, str(node.target)) for node in graph.nodes] for graph in graphs)
+    return first == second
 
 
 def _differences(ledger: Ledger, needs: Needs, *, same_graph: bool) -> Iterator[str]:
