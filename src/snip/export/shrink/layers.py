@@ -43,9 +43,12 @@ def weighted(step: Step) -> Flow | None:
             ledger.unite(units[:1].expand(len(units) - 1), units[1:])
     elif source is not None:
         weight = _matrix(module.weight.detach(), transposed)
-        made = result.units, source.zero if padded else source.even, result.constant
+        foldable = source.zero if padded else source.even
         refusal = "pads with zeros, so that a constant differs at the border"
-        ledger.readers.append(Reader(step.name, "bias", weight, live, source, *made, refusal))
+        rows = result.units, result.constant
+        ledger.readers.append(
+            Reader(step.name, "bias", weight, live, source, *rows, foldable, refusal)
+        )
     return result
 
 
@@ -82,14 +85,17 @@ def _hidden_units(step: Step, source: Flow | None) -> Flow:
     flow = _result(step, into[rows], read, zero, still, again[rows])
     constant = torch.zeros(gates, hidden).bool()
     constant[candidate] = flow.constant
+    all_rows = flow.units.repeat(gates), constant.flatten()
+    refusal = "has no bias that could take over a constant"
     reads = [(weights["weight_hh_l0"], again, flow, flow.zero)]
     if source is not None:
         foldable = source.even if module.bias else source.zero
         reads.append((weights["weight_ih_l0"], into, source, foldable))
     for weight, live, units, foldable in reads:
-        made = flow.units.repeat(gates), foldable, constant.flatten()
-        refusal, matrix = "has no bias that could take over a constant", _matrix(weight.detach())
-        ledger.readers.append(Reader(step.name, "bias_ih_l0", matrix, live, units, *made, refusal))
+        matrix = _matrix(weight.detach())
+        ledger.readers.append(
+            Reader(step.name, "bias_ih_l0", matrix, live, units, *all_rows, foldable, refusal)
+        )
     return flow
 
 

@@ -39,8 +39,8 @@ class Reader:
     live: Tensor  # bool [rows, columns]
     source: Flow  # [columns]
     rows: Tensor  # units [rows]
-    foldable: Tensor  # bool [columns]: a constant that the bias can take over
     constant_rows: Tensor  # bool [rows]: constants because of what they read
+    foldable: Tensor  # bool [columns]: a constant that the bias can take over
     refusal: str  # why a constant cannot be folded here
 
 

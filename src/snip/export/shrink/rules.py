@@ -46,13 +46,14 @@ def positions(step: Step) -> Flow | None:
         count = len(sizes) // 2 if all(isinstance(size, int) for size in sizes) else before.ndim
     if flow.axis >= before.ndim - count:
         return None
-    # Zeros at a border that count would show here at any size of the image.
+    # A picture of one number stays that number, unless zeros at the border count, or the like:
+    # they would show in a picture of any size.
     after = step.again(spread(flow.value, before.shape, flow.axis)).movedim(flow.axis, -1)
-    even = torch.isclose(after, flow.value).reshape(-1, len(flow.value)).all(0)
-    fixed = kind in (Kind.MAX_POOL, Kind.AVERAGE_POOL, Kind.PAD)
-    # Of other kinds a pattern would depend on the size of the image.
-    constant = flow.constant if fixed else flow.even
-    return flow.through(step.out, constant=constant, uniform=flow.uniform & even)
+    same = torch.isclose(after, flow.value, rtol=1e-9, atol=0).flatten(0, -2).all(0)
+    # The other kinds can give a fixed size, and then a pattern depends on the size of the image.
+    local = kind in (Kind.MAX_POOL, Kind.AVERAGE_POOL, Kind.PAD)
+    constant = flow.constant if local else flow.even
+    return flow.through(step.out, constant=constant, uniform=flow.uniform & same)
 
 
 def joined(step: Step) -> Flow | None:
