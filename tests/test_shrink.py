@@ -671,3 +671,41 @@ def test_report() -> None:
     assert "4 -> 3" in str(report)
     with pytest.raises(snip.InputError, match=r"snip\.shrink"):
         shrink_report(net)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_size_that_was_asked_for_before_a_write_in_place(whole: bool) -> None:
+    class Sized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(2, 4, 1), nn.Linear(144, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.first(x)
+            rows = y.size() if whole else y.size(0)
+            y.relu_()
+            return self.last(y.view(rows[0] if whole else rows, -1))
+
+    net = Sized()
+    net.last.weight.data[:, :36] = 0
+    assert check(masked(net), IMAGE).first.out_channels == 3
+
+
+def test_a_pattern_that_is_resized_depends_on_the_size_of_the_image() -> None:
+    class Resized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.pattern = nn.Conv2d(2, 3, 1), nn.Conv2d(3, 2, 3, padding=1)
+            self.last = nn.Linear(72, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.pattern(self.first(x))
+            return self.last(F.interpolate(y, (6, 6)).flatten(1))
+
+    net = Resized()
+    kill_inputs(net.first, 0)
+    net.first.bias.data[0] = 1
+    net.pattern.weight.data[1, 1:] = 0  # reads only the constant: a pattern with a border
+    small = check(masked(net), IMAGE)
+    wide = torch.randn(2, 2, 9, 9)
+    torch.testing.assert_close(small(wide), net(wide))

@@ -1,4 +1,4 @@
-"""What flows along one value of a network: its units, and which of them are constants.
+"""The units along one dimension of a value, and which of them are constants.
 
 A unit is a channel, feature or hidden unit. Units that an addition or an elementwise product
 brings together share an identity: they can only be removed together.
@@ -6,7 +6,7 @@ brings together share an identity: they can only be removed together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,23 +38,14 @@ class Flow:
         """True where that number is zero."""
         return self.even & (self.value == 0)
 
-    @property
-    def spare(self) -> Tensor:
-        """True where the value is a zero that training leaves alone."""
-        return self.zero & self.settled & self.blocked
-
     def through(self, out: Tensor, axis: int | None = None, **changes: Any) -> Flow:
         """The same units after an operation that gave `out`."""
         axis = self.axis if axis is None else axis
         return replace(self, axis=axis, value=along(out, axis), **changes)
 
-    def mapped(self, rule: Callable[[Tensor], Tensor]) -> Flow:
-        """Every entry rearranged by `rule`, the value included."""
-        return Flow(self.axis, *(rule(getattr(self, name)) for name in ENTRIES))
-
-    def unknown(self) -> Flow:
-        """The same units with nothing known about their values."""
-        return live_flow(self.units, self.axis)
+    def at(self, index: Tensor) -> Flow:
+        """The entries at these indices."""
+        return Flow(self.axis, *(getattr(self, name)[index] for name in ENTRIES))
 
 
 def side_by_side(flows: Sequence[Flow]) -> Flow:
@@ -63,10 +54,10 @@ def side_by_side(flows: Sequence[Flow]) -> Flow:
     return Flow(flows[0].axis, *entries)
 
 
-def live_flow(units: Tensor, axis: int) -> Flow:
-    """Units that all depend on the input."""
-    nothing = torch.zeros(len(units), dtype=torch.bool)
-    return Flow(axis, units, nothing, nothing, nothing, nothing, torch.zeros(len(units)).double())
+def plain(axis: int, units: Tensor, *, known: bool = False, value: float = 0) -> Flow:
+    """Units of which nothing is known; or, if `known`, that are this value now and forever."""
+    flag = torch.full(units.shape, known)
+    return Flow(axis, units, flag, flag, flag, flag, torch.full(units.shape, value).double())
 
 
 def along(out: Tensor, axis: int) -> Tensor:
@@ -75,29 +66,7 @@ def along(out: Tensor, axis: int) -> Tensor:
     return first.to("cpu", torch.float64, copy=True)
 
 
-class Identities:
-    """Which units are one and the same (a union-find)."""
-
-    def __init__(self) -> None:
-        self._parent: list[int] = []
-
-    def new(self, count: int) -> Tensor:
-        """Identities for `count` new units."""
-        start = len(self._parent)
-        self._parent.extend(range(start, start + count))
-        return torch.arange(start, start + count)
-
-    def unite(self, first: Tensor, second: Tensor) -> None:
-        """Make the two units of each pair one."""
-        for a, b in zip(first.tolist(), second.tolist(), strict=True):
-            self._parent[self._find(b)] = self._find(a)
-
-    def roots(self) -> Tensor:
-        """The final identity of every unit."""
-        return torch.tensor([self._find(i) for i in range(len(self._parent))], dtype=torch.long)
-
-    def _find(self, unit: int) -> int:
-        while self._parent[unit] != unit:
-            self._parent[unit] = self._parent[self._parent[unit]]
-            unit = self._parent[unit]
-        return unit
+def spread(numbers: Tensor, shape: Sequence[int], axis: int) -> Tensor:
+    """A tensor like one of this shape, with one of the numbers at each index along `axis`."""
+    column = numbers.double().view(-1, *[1] * (len(shape) - axis - 1))
+    return column.expand(*shape[:axis], -1, *shape[axis + 1 :]).clone()

@@ -12,42 +12,39 @@ from torch import fx, nn
 from snip.anatomy.hooks import hooked
 from snip.anatomy.parameters import parameter_owners
 from snip.common.errors import InputError, first_line
-from snip.export.shrink import layers, positions, recurrent, shapes
-from snip.export.shrink.flow import Flow
+from snip.export.shrink import layers, rules
+from snip.export.shrink.flow import Flow, plain
 from snip.export.shrink.ledger import NOTHING, Flows, Ledger, Step
 from snip.tracing.forward import Run, Traced, called, copied
 from snip.tracing.kinds import Kind
 from snip.tracing.operations import operation
 
-LAYERS: dict[Kind, Callable[[Step], Flows]] = {  # as modules: a function's weights are not cut
+Rules = dict[Kind, Callable[[Step], Flows]]
+LAYERS: Rules = {  # as modules only: the weights that a function is given are not cut
     Kind.LINEAR: layers.weighted,
     Kind.CONVOLUTION: layers.weighted,
     Kind.TRANSPOSED_CONVOLUTION: layers.weighted,
     Kind.BATCH_NORM: layers.batch_norm,
-    Kind.RECURRENT: recurrent.recurrent,
+    Kind.RECURRENT: layers.recurrent,
 }
-OF_SEVERAL: dict[Kind, Callable[[Step], Flows]] = {
-    **dict.fromkeys((Kind.SUM, Kind.PRODUCT, Kind.QUOTIENT, Kind.POWER), positions.joined),
-    Kind.CONCATENATE: shapes.concatenate,
-    Kind.ITEM: shapes.item,
-    Kind.SIZE: shapes.size,
-    Kind.ATTRIBUTE: shapes.attribute,
-    Kind.QUESTION: lambda step: NOTHING,
-}
-_POOLS = (
-    *(Kind.MAX_POOL, Kind.AVERAGE_POOL),
-    *(Kind.ADAPTIVE_AVERAGE_POOL, Kind.ADAPTIVE_MAX_POOL),
+_POINTWISE = (
+    *(Kind.POINTWISE, Kind.CAST, Kind.SAME),
+    *(Kind.RECTIFIER, Kind.DROPOUT, Kind.PRELU),
+)
+_POSITIONS = (
+    *(Kind.MAX_POOL, Kind.AVERAGE_POOL, Kind.ADAPTIVE_AVERAGE_POOL, Kind.ADAPTIVE_MAX_POOL),
+    *(Kind.PAD, Kind.UPSAMPLE),
 )
 _MOVES = (Kind.MEAN, Kind.EXTREME, Kind.TOTAL, Kind.FLATTEN, Kind.VIEW, Kind.MOVE)
-OF_ONE: dict[Kind, Callable[[Step, Flow], Flow | None]] = {
-    **dict.fromkeys((Kind.POINTWISE, Kind.CAST, Kind.SAME), positions.through),
-    **dict.fromkeys(_POOLS, positions.pool),
-    **dict.fromkeys(_MOVES, shapes.moved),
-    Kind.RECTIFIER: positions.rectifier,
-    Kind.DROPOUT: positions.dropout,
-    Kind.PRELU: positions.prelu,
-    Kind.PAD: positions.pad,
-    Kind.UPSAMPLE: positions.upsample,
+OPERATIONS: Rules = {
+    **dict.fromkeys(_POINTWISE, rules.pointwise),
+    **dict.fromkeys(_POSITIONS, rules.positions),
+    **dict.fromkeys((Kind.SUM, Kind.PRODUCT, Kind.QUOTIENT, Kind.POWER), rules.joined),
+    **dict.fromkeys(_MOVES, rules.moved),
+    **dict.fromkeys((Kind.SIZE, Kind.ATTRIBUTE), rules.size),
+    Kind.CONCATENATE: rules.concatenate,
+    Kind.ITEM: rules.item,
+    Kind.QUESTION: lambda step: NOTHING,
 }
 
 
@@ -87,12 +84,8 @@ class _Follower(Run):
     def _flows(self, step: Step) -> Flows:
         """What flows on; None after everything that flowed in has been kept."""
         module = step.module
-        usable = module is None or not (step.node.target in self.shared or hooked(module))
-        found = None
-        if usable and module is not None and step.operation.kind in LAYERS:
-            found = LAYERS[step.operation.kind](step)
-        elif usable:
-            found = _by_rule(step)
+        whole = module is not None and (step.name in self.shared or hooked(module))
+        found = None if whole else _by_rule(step)
         if found is None:
             step.keep_all()
         return found
@@ -104,28 +97,24 @@ class _Follower(Run):
 
 
 def _by_rule(step: Step) -> Flows:
-    kind, flow = step.operation.kind, step.flow_of(step.input)
+    table = OPERATIONS if step.module is None else OPERATIONS | LAYERS
     try:
-        if kind in OF_SEVERAL:
-            found = OF_SEVERAL[kind](step)
-        elif kind in OF_ONE and flow is not None and isinstance(step.out, torch.Tensor):
-            found = OF_ONE[kind](step, flow)
-        else:
-            return None
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, RuntimeError):
+        found = table[step.operation.kind](step)
+    except (TypeError, ValueError, LookupError, AttributeError, RuntimeError):
         return None  # arguments written in a way that the rule does not know
     fits = not isinstance(found, Flow) or step.out.shape[found.axis] == len(found.units)
     return found if fits else None
 
 
 def _forgotten(flows: Flows, value: Any, written: torch.Tensor) -> Flows:
-    if isinstance(flows, tuple):
+    """What is still known of a value if it may share its memory with a tensor written to."""
+    if isinstance(flows, tuple) and flows:
         pairs = zip(flows, value, strict=True)
         return tuple(_forgotten(flow, part, written) for flow, part in pairs)
     if not isinstance(flows, Flow):
         return flows
     shares = value.untyped_storage().data_ptr() == written.untyped_storage().data_ptr()
-    return flows.unknown() if shares else flows
+    return plain(flows.axis, flows.units) if shares else flows
 
 
 def _version(value: Any) -> int | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
-from snip.export.shrink.flow import Flow, Identities
+from snip.export.shrink.flow import Flow
 from snip.tracing.arguments import given
 from snip.tracing.operations import Operation
 
@@ -26,23 +26,21 @@ class Layer:
     module: Any
     source: Flow | None  # what it reads; None if that cannot be cut or is cut with the outputs
     result: Flow
-
-    @property
-    def makes_units(self) -> bool:
-        """Whether the units begin here (a norm only passes them on)."""
-        return not isinstance(self.module, nn.modules.batchnorm._BatchNorm)
+    makes_units: bool = True  # a norm only passes them on
 
 
 @dataclass(frozen=True, eq=False)
 class Reader:
     """A weight matrix between units: who reads whom, and whose constants a bias can replace."""
 
-    name: str
+    name: str  # of the layer
+    bias: str  # the parameter of the layer that takes over constants
+    weight: Tensor  # [rows, columns, positions of a kernel]
+    live: Tensor  # bool [rows, columns]
     source: Flow  # [columns]
     rows: Tensor  # units [rows]
-    live: Tensor  # bool [rows, columns]
-    foldable: Tensor  # bool [columns]: a constant that the bias can take over
     constant_rows: Tensor  # bool [rows]: constants because of what they read
+    foldable: Tensor  # bool [columns]: a constant that the bias can take over
     refusal: str  # why a constant cannot be folded here
 
 
@@ -52,11 +50,32 @@ class Ledger:
 
     held: Mapping[str, Tensor]
     strict: bool  # a mere zero may grow again: only masked and frozen zeros make a dead weight
-    units: Identities = field(default_factory=Identities)
+    may_grow: bool = False  # a weight counted as dead only because it happens to be zero
     layers: list[Layer] = field(default_factory=list)
     readers: list[Reader] = field(default_factory=list)
     pinned: dict[int, str] = field(default_factory=dict)  # unit -> why it stays
     drawn: list[Tensor] = field(default_factory=list)  # units that dropout draws for
+    _parent: list[int] = field(default_factory=list)  # a union-find of the units
+
+    def new(self, count: int) -> Tensor:
+        """Identities for `count` new units."""
+        start = len(self._parent)
+        self._parent.extend(range(start, start + count))
+        return torch.arange(start, start + count)
+
+    def unite(self, first: Tensor, second: Tensor) -> None:
+        """Make the two units of each pair one."""
+        for a, b in zip(first.tolist(), second.tolist(), strict=True):
+            self._parent[self._root(b)] = self._root(a)
+
+    def roots(self) -> Tensor:
+        """The final identity of every unit."""
+        return torch.tensor([self._root(unit) for unit in range(len(self._parent))]).long()
+
+    def _root(self, unit: int) -> int:
+        while self._parent[unit] != unit:
+            self._parent[unit] = unit = self._parent[self._parent[unit]]
+        return unit
 
     def pin(self, units: Tensor, reason: str) -> None:
         """Keep these units, whatever happens."""
@@ -67,15 +86,17 @@ class Ledger:
         """Which weights count as connections: the mask's, else those that are not zero."""
         if name in self.held:
             return self.held[name]
+        live = (weight.detach() != 0).cpu()
         if self.strict and weight.requires_grad:
-            return torch.ones(weight.shape, dtype=torch.bool)
-        return (weight.detach() != 0).cpu()
+            return torch.ones_like(live)
+        self.may_grow |= weight.requires_grad and not bool(live.all())
+        return live
 
-    def trains(self, name: str, bias: Tensor | None) -> Tensor:
-        """Where training may move a bias."""
+    def still(self, name: str, bias: Tensor | None) -> Tensor:
+        """Where training leaves a bias as it is."""
         if bias is None or not bias.requires_grad:
-            return torch.tensor(False)
-        return self.held.get(name, torch.tensor(True))
+            return torch.tensor(True)
+        return ~self.held.get(name, torch.tensor(True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +113,8 @@ class Step:
 
     @property
     def name(self) -> str:
-        """The name of the layer that is called."""
-        return str(self.node.target)
+        """The name of the layer or function that is called."""
+        return str(getattr(self.node.target, "__name__", self.node.target))
 
     @property
     def input(self) -> Any:
@@ -105,6 +126,14 @@ class Step:
         """The first argument's tensor."""
         tensor: Tensor = self.values[self.input]
         return tensor
+
+    @property
+    def flow(self) -> Flow:
+        """What flows into the first argument; a LookupError if no units do."""
+        found = self.flow_of(self.input)
+        if found is None:
+            raise LookupError("no units flow into this operation")
+        return found
 
     def flow_of(self, argument: Any) -> Flow | None:
         """What flows into an argument, if it is one value with units."""
@@ -124,19 +153,13 @@ class Step:
     def keep_all(self) -> None:
         """Keep all units that flow into an operation that is not understood or mixes units."""
         for node in self.node.all_input_nodes:
-            self._pin(self.flows.get(node), f"read by {self.described}")
+            for flow in _each(self.flows.get(node)):
+                self.ledger.pin(flow.units, f"read by {self.name!r}")
 
-    def _pin(self, flows: Flows, reason: str) -> None:
-        if isinstance(flows, Flow):
-            self.ledger.pin(flows.units, reason)
-        for part in flows if isinstance(flows, tuple) else ():
-            self._pin(part, reason)
 
-    @property
-    def described(self) -> str:
-        """What this operation is called in a report."""
-        if self.node.op == "output":
-            return "the output"
-        if self.module is not None:
-            return f"{type(self.module).__name__} {self.node.target!r}"
-        return str(getattr(self.node.target, "__name__", self.node.target))
+def _each(flows: Flows) -> Iterator[Flow]:
+    """Every flow of a value, which may be a tuple of several."""
+    if isinstance(flows, Flow):
+        yield flows
+    for part in flows if isinstance(flows, tuple) else ():
+        yield from _each(part)

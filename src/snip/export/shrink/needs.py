@@ -1,4 +1,7 @@
-"""Which units are needed: those that reach an output other than as a constant."""
+"""Which units are needed, and what the others leave behind in the biases of those that read them.
+
+Needed are the units that reach an output other than as a constant.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from snip.export.shrink.ledger import Ledger, Reader
+from snip.export.shrink.ledger import Ledger
 
 Tensor = torch.Tensor
 
@@ -26,10 +29,15 @@ class Needs:
         """True where a unit stays."""
         return self.needed[self.roots[units]]
 
+    def kept(self, units: Tensor) -> tuple[int, ...] | None:
+        """The indices of the units that stay; None if all do."""
+        stays = self.of(units)
+        return None if bool(stays.all()) else tuple(torch.nonzero(stays).flatten().tolist())
+
 
 def needed_units(ledger: Ledger, *, fold: bool) -> Needs:
     """The fewest units that must stay. Without `fold`, also those whose constant may train."""
-    roots = ledger.units.roots()
+    roots = ledger.roots()
     pinned: dict[int, str] = {}
     for unit, reason in ledger.pinned.items():
         pinned.setdefault(int(roots[unit]), reason)
@@ -44,27 +52,34 @@ def needed_units(ledger: Ledger, *, fold: bool) -> Needs:
         pinned[int(roots[result.units[int(result.constant.int().argmax())]])] = LAST
 
 
+def contributions(ledger: Ledger, needs: Needs) -> dict[str, Tensor]:
+    """Name of a bias -> what removed units add to each of its entries, where that is not zero."""
+    found = {}
+    for reader in ledger.readers:
+        source = reader.source
+        gone = source.even & ~needs.of(source.units)
+        # A uniform input is multiplied by the sum over a kernel's positions.
+        matrix = reader.weight[:, gone].cpu().double().sum(2)
+        delta = (matrix @ source.value[gone]) * needs.of(reader.rows)
+        if delta.any():
+            found[f"{reader.name}.{reader.bias}"] = delta
+    return found
+
+
 def _solved(ledger: Ledger, roots: Tensor, pinned: list[int], *, fold: bool) -> Tensor:
     """What is pinned and all that it reads, directly or through others."""
     needed = torch.zeros(len(roots), dtype=torch.bool)
     needed[pinned] = True
     moving = torch.zeros_like(needed)  # constants that change once training begins
-    while True:
-        before = needed.sum() + moving.sum()
+    before = -1
+    while before != (before := int(needed.sum() + moving.sum())):
         for reader in reversed(ledger.readers):
-            _propagate(reader, roots, needed, moving, fold=fold)
-        if needed.sum() + moving.sum() == before:
-            return needed
-
-
-def _propagate(
-    reader: Reader, roots: Tensor, needed: Tensor, moving: Tensor, *, fold: bool
-) -> None:
-    rows, columns = roots[reader.rows], roots[reader.source.units]
-    exempt = reader.foldable if fold else reader.source.spare & ~moving[columns]
-    read = reader.live[needed[rows]].any(0)
-    needed[columns[read & ~exempt]] = True
-    if not fold:
-        # A constant changes in training as soon as one of those that it is made of does.
-        unsteady = (reader.live & (needed | moving)[columns]).any(1)
-        moving[rows[reader.constant_rows & unsteady]] = True
+            source, rows, columns = reader.source, roots[reader.rows], roots[reader.source.units]
+            steady = source.zero & source.settled & source.blocked & ~moving[columns]
+            read = reader.live[needed[rows]].any(0)
+            needed[columns[read & ~(reader.foldable if fold else steady)]] = True
+            if not fold:
+                # A constant changes in training as soon as one of those that it is made of does.
+                unsteady = (reader.live & (needed | moving)[columns]).any(1)
+                moving[rows[reader.constant_rows & unsteady]] = True
+    return needed

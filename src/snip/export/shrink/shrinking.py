@@ -14,12 +14,11 @@ from snip.anatomy.calling import call, tensors_in
 from snip.anatomy.parameters import ordinary, unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
-from snip.export.shrink.constants import contributions, fold
 from snip.export.shrink.follow import follow
-from snip.export.shrink.ledger import Layer, Ledger
-from snip.export.shrink.needs import Needs, needed_units
+from snip.export.shrink.ledger import Ledger
+from snip.export.shrink.needs import Needs, contributions, needed_units
 from snip.export.shrink.report import ShrinkReport, layer_changes
-from snip.export.shrink.surgery import Cut, Plan, cut, sliced
+from snip.export.shrink.surgery import Cut, Plan, cut, cut_tensors
 from snip.masks import Masks, held_masks, holding
 from snip.tracing.forward import Traced, UntraceableError, copied, trace
 
@@ -96,40 +95,32 @@ def _plan(ledger: Ledger, needs: Needs, deltas: Mapping[str, torch.Tensor]) -> P
     """What stays of each layer that loses units or gets a bias."""
     cuts = {}
     for layer in ledger.layers:
+        inputs = None if layer.source is None else needs.kept(layer.source.units)
         new_bias = f"{layer.name}.bias" in deltas and layer.module.bias is None
-        inputs = None if layer.source is None else _kept(needs, layer.source.units)
-        found = Cut(inputs, _kept(needs, layer.result.units), new_bias)
-        if found != Cut():
-            cuts[layer.name] = found
-    return cuts
-
-
-def _kept(needs: Needs, units: torch.Tensor) -> tuple[int, ...] | None:
-    """The indices of the units that stay; None if all do."""
-    stays = needs.of(units)
-    return None if bool(stays.all()) else tuple(torch.nonzero(stays).flatten().tolist())
+        cuts[layer.name] = Cut(inputs, needs.kept(layer.result.units), new_bias)
+    return {name: found for name, found in cuts.items() if found != Cut()}
 
 
 def _operate(
     small: nn.Module, plan: Plan, deltas: Mapping[str, torch.Tensor], masks: Masks | None
 ) -> None:
-    """Fold constants into a copy and cut it; it then holds the masks of what is left."""
+    """Cut a copy and fold constants into it; it then holds the masks of what is left."""
     holding.release(small)
-    made = fold(small, deltas)
-    before = dict(masks or {})
-    if masks is not None:
-        before |= {name: deltas[name] != 0 for name in made}
-    smaller = {}
-    for name, mask in before.items():
-        owner, _, key = name.rpartition(".")
-        # A pruned bias that takes over a constant is a connection again.
-        mask = mask | (deltas[name] != 0) if name in deltas else mask
-        smaller[name] = sliced(small.get_submodule(owner), key, mask, plan.get(owner, Cut()))
+    connections = dict(masks or {})
+    for name, delta in deltas.items():
+        made = masks is not None and plan.get(name.removesuffix(".bias"), Cut()).new_bias
+        if name in connections or made:
+            # A pruned bias that takes over a constant is a connection again.
+            connections[name] = (delta != 0) | connections.get(name, torch.tensor(False))
+    connections, deltas = (cut_tensors(small, plan, some) for some in (connections, deltas))
     cut(small, plan)
+    for name, delta in deltas.items():
+        bias = small.get_parameter(name)
+        bias.data.copy_(bias.detach().cpu().double() + delta)
     if masks is not None:
-        order = [name for name, _ in small.named_parameters() if name in smaller]
+        order = [name for name, _ in small.named_parameters() if name in connections]
         counts = {"kept": masks.kept, "total": masks.total}
-        result = Masks({name: smaller[name] for name in order}, masks.provenance)
+        result = Masks({name: connections[name] for name in order}, masks.provenance)
         result.with_provenance(shrunk_from=counts).apply(small)
 
 
@@ -165,13 +156,11 @@ def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
 def _same_in_train_mode(model: nn.Module, traced: Traced, batch: Any) -> bool:
     """Whether the forward calls the same operations in train mode."""
     try:
-        return _operations(trace(model.train(), batch)) == _operations(traced)
+        graphs = trace(model.train(), batch).graph, traced.graph
     except UntraceableError:
         return False
-
-
-def _operations(traced: Traced) -> list[tuple[str, str]]:
-    return [(node.op, str(node.target)) for node in traced.graph.nodes]
+    first, second = ([(node.op, str(node.target)) for node in graph.nodes] for graph in graphs)
+    return first == second
 
 
 def _differences(ledger: Ledger, needs: Needs, *, same_graph: bool) -> Iterator[str]:
@@ -183,7 +172,7 @@ def _differences(ledger: Ledger, needs: Needs, *, same_graph: bool) -> Iterator[
             "Some removed units are constants, and in the model before their parameters would "
             "train on: use fold=False to train exactly alike."
         )
-    if needs.fold and any(_may_grow(ledger, layer) for layer in ledger.layers):
+    if needs.fold and ledger.may_grow:
         yield (
             "Weights without a mask count as dead where they are zero, but could grow: apply "
             "masks (Masks.from_zeros) or use fold=False to train exactly alike."
@@ -192,22 +181,11 @@ def _differences(ledger: Ledger, needs: Needs, *, same_graph: bool) -> Iterator[
         yield "Dropout draws for fewer units: training differs by chance."
 
 
-def _may_grow(ledger: Ledger, layer: Layer) -> bool:
-    """Whether a weight counted as dead only because it happens to be zero."""
-    return any(
-        weight.ndim > 1
-        and weight.requires_grad
-        and f"{layer.name}.{key}" not in ledger.held
-        and bool((weight == 0).any())
-        for key, weight in layer.module.named_parameters(recurse=False)
-    )
-
-
 def _since_the_original(model: nn.Module, plan: Plan) -> Plan:
     """The plan by indices of the model that was shrunk first, if this one was shrunk before."""
     earlier = found.plan if (found := shrunk(model)) else {}
-    names = [*earlier, *(name for name in plan if name not in earlier)]
-    return {name: plan.get(name, Cut()).after(earlier.get(name, Cut())) for name in names}
+    nothing = Cut()
+    return {n: plan.get(n, nothing).after(earlier.get(n, nothing)) for n in earlier | plan}
 
 
 def _count(model: nn.Module) -> int:

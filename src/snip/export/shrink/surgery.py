@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,18 +14,25 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError
-from snip.export.shrink.constants import add_bias
 
 Tensor = torch.Tensor
-Indices = tuple[int, ...]
+Indices = tuple[int, ...] | None  # of units that stay; None where all do
+
+# The layers that are cut, and where each keeps how many units it reads and makes.
+SIZES: dict[type, tuple[str, str]] = {
+    nn.Linear: ("in_features", "out_features"),
+    _ConvNd: ("in_channels", "out_channels"),
+    _BatchNorm: ("num_features", "num_features"),
+    nn.RNNBase: ("input_size", "hidden_size"),
+}
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What stays of one layer: unit indices on each side, None where all stay."""
+    """What stays of one layer, on each side."""
 
-    inputs: Indices | None = None
-    outputs: Indices | None = None
+    inputs: Indices = None
+    outputs: Indices = None
     new_bias: bool = False  # the layer had none, and constants were folded into one
 
     def __post_init__(self) -> None:
@@ -37,25 +44,15 @@ class Cut:
 
     def after(self, earlier: Cut) -> Cut:
         """This cut and the one before it as one, by indices of the original."""
-        return Cut(
-            _composed(earlier.inputs, self.inputs),
-            _composed(earlier.outputs, self.outputs),
-            earlier.new_bias or self.new_bias,
-        )
+        inputs = _composed(earlier.inputs, self.inputs)
+        outputs = _composed(earlier.outputs, self.outputs)
+        return Cut(inputs, outputs, earlier.new_bias or self.new_bias)
 
 
 Plan = dict[str, Cut]  # by module name
 
-# The layers that are cut, and where each keeps how many units it reads and makes.
-SIZES: tuple[tuple[type, str, str], ...] = (
-    (nn.Linear, "in_features", "out_features"),
-    (_ConvNd, "in_channels", "out_channels"),
-    (_BatchNorm, "num_features", "num_features"),
-    (nn.RNNBase, "input_size", "hidden_size"),
-)
 
-
-def widths(module: nn.Module) -> tuple[int, int]:
+def widths(module: Any) -> tuple[int, int]:
     """How many units a layer reads and makes."""
     inputs, outputs = _size_names(module)
     return getattr(module, inputs), getattr(module, outputs)
@@ -65,22 +62,35 @@ def cut(model: nn.Module, plan: Mapping[str, Cut]) -> None:
     """Replace the tensors of the planned layers by smaller ones, in place."""
     for name, layer_cut in plan.items():
         module: Any = model.get_submodule(name)
+        width = widths(module)[1]
         if layer_cut.new_bias and module.bias is None:
-            add_bias(module)
+            zeros = module.weight.new_zeros(width)
+            module.bias = nn.Parameter(zeros, requires_grad=module.weight.requires_grad)
         for key, old in [*module.named_parameters(recurse=False)]:
-            made = sliced(module, key, old.detach(), layer_cut).clone()
+            made = _sliced(module, key, old.detach(), layer_cut).clone()
             # setattr, so that a recurrent layer notes the new tensor in its own list too.
             setattr(module, key, nn.Parameter(made, requires_grad=old.requires_grad))
         for key, buffer in [*module.named_buffers(recurse=False)]:
-            module._buffers[key] = sliced(module, key, buffer, layer_cut).clone()
-        _rename_sizes(module, layer_cut)
+            module._buffers[key] = _sliced(module, key, buffer, layer_cut).clone()
+        for size, kept in zip(
+            _size_names(module), (layer_cut.inputs, layer_cut.outputs), strict=True
+        ):
+            setattr(module, size, getattr(module, size) if kept is None else len(kept))
+        if getattr(module, "groups", 1) > 1:
+            module.groups = module.groups * module.out_channels // width
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()
 
 
-def sliced(module: nn.Module, key: str, tensor: Tensor, layer_cut: Cut) -> Tensor:
-    """A layer's tensor, or its mask, without the units that go."""
-    for dim, indices in _sides(module, key, tensor, layer_cut):
-        tensor = tensor.index_select(dim, torch.tensor(indices, device=tensor.device))
-    return tensor
+def cut_tensors(
+    model: nn.Module, plan: Mapping[str, Cut], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Masks, say, by the names of parameters: without the units that go. `model` is not cut yet."""
+    result = {}
+    for name, tensor in tensors.items():
+        owner, _, key = name.rpartition(".")
+        result[name] = _sliced(model.get_submodule(owner), key, tensor, plan.get(owner, Cut()))
+    return result
 
 
 def check_plan(model: nn.Module, plan: Mapping[str, Cut]) -> None:
@@ -91,7 +101,7 @@ def check_plan(model: nn.Module, plan: Mapping[str, Cut]) -> None:
             module = model.get_submodule(name)
         except AttributeError as error:
             raise InputError(f"there is no layer {name!r}: {other}") from error
-        if not isinstance(module, tuple(kind for kind, _, _ in SIZES)):
+        if not isinstance(module, tuple(SIZES)):
             raise InputError(f"{name!r} is a {type(module).__name__}, which is never shrunk.")
         for side, width in zip((layer_cut.inputs, layer_cut.outputs), widths(module), strict=True):
             if side is not None and (not side or min(side) < 0 or max(side) >= width):
@@ -101,10 +111,8 @@ def check_plan(model: nn.Module, plan: Mapping[str, Cut]) -> None:
                 )
 
 
-def _sides(module: Any, key: str, tensor: Tensor, layer_cut: Cut) -> Iterator[tuple[int, Indices]]:
-    """Which dimension of a tensor loses which side's units."""
-    if tensor.ndim == 0:  # num_batches_tracked
-        return
+def _sliced(module: Any, key: str, tensor: Tensor, layer_cut: Cut) -> Tensor:
+    """A layer's tensor, or its mask, without the units that go."""
     first, second = layer_cut.outputs, layer_cut.inputs
     if isinstance(module, nn.RNNBase):
         second = first if key.startswith("weight_hh") else second
@@ -114,29 +122,18 @@ def _sides(module: Any, key: str, tensor: Tensor, layer_cut: Cut) -> Iterator[tu
         first, second = second, first
     elif getattr(module, "groups", 1) > 1:
         second = None  # a group's inputs go with the group
-    if first is not None:
-        yield 0, first
-    if tensor.ndim > 1 and second is not None:
-        yield 1, second
+    # A number (num_batches_tracked) has no dimension to cut, and a bias has one.
+    for dim, kept in list(enumerate((first, second)))[: tensor.ndim]:
+        if kept is not None:
+            tensor = tensor.index_select(dim, torch.tensor(kept, device=tensor.device))
+    return tensor
 
 
 def _size_names(module: nn.Module) -> tuple[str, str]:
-    return next((i, o) for kind, i, o in SIZES if isinstance(module, kind))
+    return next(names for kind, names in SIZES.items() if isinstance(module, kind))
 
 
-def _rename_sizes(module: Any, layer_cut: Cut) -> None:
-    """Correct the sizes that a layer tells of itself."""
-    before = widths(module)[1]
-    for name, kept in zip(_size_names(module), (layer_cut.inputs, layer_cut.outputs), strict=True):
-        if kept is not None:
-            setattr(module, name, len(kept))
-    if getattr(module, "groups", 1) > 1:
-        module.groups = module.groups * module.out_channels // before
-    if isinstance(module, nn.RNNBase):
-        module.flatten_parameters()
-
-
-def _composed(earlier: Indices | None, later: Indices | None) -> Indices | None:
+def _composed(earlier: Indices, later: Indices) -> Indices:
     if earlier is None or later is None:
         return later if earlier is None else earlier
     return tuple(earlier[i] for i in later)
