@@ -37,7 +37,7 @@ def _load() -> Loaded | str:
         )
     try:
         if not build.is_whole(path):
-            raise BorderError("it is damaged or was not written whole")
+            raise BorderError("it was not written whole, or changed since")
         native = ctypes.CDLL(str(path))
         _check_origin(native)
         _declare(native)
