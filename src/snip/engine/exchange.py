@@ -43,7 +43,8 @@ def with_ordinary_layers(root: nn.Module) -> nn.Module:
     for module in root.modules():
         if isinstance(module, PackedModule):
             layer, parameters = module.kind.__new__(module.kind), module.ordinary_parameters()
-            # Whole at once, if with shared settings: a user's `__deepcopy__` may look at it.
+            # The layer is complete at once, although its settings are still shared: a user's
+            # `__deepcopy__` may look at it.
             layer.__setstate__(module.ordinary_state(parameters))
             memo[id(module)] = layer
             _replace(memo, module, parameters)

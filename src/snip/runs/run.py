@@ -143,6 +143,7 @@ def prune_drawn(config: RunConfig, dataset: Dataset, model: nn.Module) -> Masks:
         dataset=dataset.name,
         model=config.model,
     )
+    masks.apply(model)  # again, so that the model knows as much of their origin as the file will
     if config.protocol == "redraw":  # the model holds its masks, so that the new draw obeys them
         redraw_network(model, config.model, config.dataset, **_trained_draw(config))
     return masks

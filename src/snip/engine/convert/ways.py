@@ -39,7 +39,7 @@ Ways = dict[str, str]
 
 
 def fastest_ways(traced: Traced, root: nn.Module, timings: Timings, *, training: bool) -> Ways:
-    """How each layer runs that is not to run sparse, by its name."""
+    """Layer name -> way, for the layers that do not run sparse."""
     with torch.set_grad_enabled(training), torch.random.fork_rng(devices=[]):
         return _fastest_ways(traced, root, timings, training)
 
@@ -94,7 +94,7 @@ def _conv_times(
     work = kept * math.prod(node.meta["shape"]) // node.meta["shape"][1]
     seconds = {SPARSE: 0.0, WINOGRAD: math.inf, DENSE: math.inf}
     if kept * 50 < total or work < LITTLE:
-        return seconds  # with 2% of the weights dense has never won: the timing would be lost
+        return seconds  # dense has never won with 2% of the weights or fewer, so it is not timed
 
     def work_of(way: str) -> Callable[[], object]:
         x = torch.randn(shape) if way == DENSE else to_blocks(torch.randn(shape))

@@ -86,7 +86,7 @@ class Gradients:
 
     @property
     def total(self) -> torch.Tensor:
-        """[gradients]"""
+        """The gradients of all parameters in one row, after `fill`."""
         return self.partial[0]
 
 

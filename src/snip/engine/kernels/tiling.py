@@ -24,8 +24,8 @@ class Costs:
     beyond: float  # from farther
     weight: float  # per weight and register tile
     passed: float  # per vector of partial sums (or of dy) read again for the next chunk
-    segment: float  # per weights of one output in one chunk and tile
-    segment_row: float  # and per row of it
+    segment: float  # per segment: the weights of one output in one chunk and tile
+    segment_row: float  # per row of a segment
     out_row: float  # per row of an output in a tile: short runs of memory are slow to reach
     in_row: float  # per packed row of an input channel
     packed: float  # per packed vector

@@ -89,7 +89,7 @@ class SparseProducts:
     def forward(
         self, values: torch.Tensor, x: torch.Tensor, batch: int, after: After
     ) -> torch.Tensor:
-        """Outputs."""
+        """The outputs, on blocks."""
         return conv_forward(self.index, values, x, batch, **vars(after))
 
     def to_input(self, values: torch.Tensor, dy: torch.Tensor, batch: int) -> torch.Tensor:
@@ -111,7 +111,7 @@ class WinogradProducts(SparseProducts):
     def forward(
         self, values: torch.Tensor, x: torch.Tensor, batch: int, after: After
     ) -> torch.Tensor:
-        """Outputs."""
+        """The outputs, on blocks."""
         dense = self.packed.unpack(values)
         return winograd_forward(self.shape, dense, x, batch, **vars(after))
 
