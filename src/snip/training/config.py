@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,7 @@ class TrainConfig:
 
 
 def _drops(value: Any) -> tuple[int, ...]:
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise KindError(f"lr_drops is {value!r}: give the iterations, such as (25000, 50000).")
     drops = tuple(checked_whole("a value in lr_drops", drop, least=1) for drop in value)
     if list(drops) != sorted(set(drops)):
