@@ -115,10 +115,12 @@ def _images(path: Path, rows: int = 1000) -> Iterator[tuple[str, bytes]]:
 
 
 def _image_column(file: Any) -> str:
+    from pyarrow import types
+
     for name in ("img", "image"):
         if name in file.schema_arrow.names:
             kind = file.schema_arrow.field(name).type
-            if hasattr(kind, "get_field_index") and kind.get_field_index("bytes") >= 0:
+            if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
                 return name
     names = ", ".join(file.schema_arrow.names)
     raise ValueError(f"columns {names}, but none is 'img' or 'image' with 'bytes' in it")
