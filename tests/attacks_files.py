@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attacks_kinds import KINDS, NOTHING, digest
+from hostile_kinds import KINDS, NOTHING, digest
 
 from snip.common.errors import InputError, SnipWarning
 

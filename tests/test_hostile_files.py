@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import torch
 from attacks_files import altered, attack, nodes, refused
-from attacks_kinds import KINDS, pruned, read_weights
 from data_layouts import refused as data_refused
 from data_layouts import write_idx
+from hostile_kinds import KINDS, pruned, read_weights
 
 import snip
 from snip.common.cache import trim
