@@ -11,7 +11,7 @@ pytest_plugins = ("cli_fixtures",)
 
 # The same examples in every run. `make fuzz` looks for new ones, with seeds that it prints.
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
-settings.register_profile("fuzz", database=None, deadline=None)
+settings.register_profile("fuzz", derandomize=False, database=None, deadline=None)
 settings.load_profile("repeatable")
 
 
