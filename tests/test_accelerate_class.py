@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from libraries import transformers
 from torch import fx, nn
 from user_networks import Base, Pretrained, Rich, Special
 
@@ -155,7 +156,6 @@ def test_what_hugging_face_does_to_a_model(tmp_path):
 
 
 def test_a_real_model_of_transformers(tmp_path):
-    transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
     config = transformers.BertConfig(
         **sizes, num_attention_heads=2, vocab_size=30, max_position_embeddings=12

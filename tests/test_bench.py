@@ -1,17 +1,16 @@
 """The benchmarks: their clock, and that all ways compute the same network."""
 
-import sys
-from importlib import import_module
 from pathlib import Path
 
+import cases
+import contest
 import pytest
+import rivals
 import torch
+import train
 from torch import nn
 
 import snip
-
-sys.path.append(str(Path(__file__).parents[1] / "bench"))
-contest, cases, rivals, train = map(import_module, ("contest", "cases", "rivals", "train"))
 
 
 def small_network(batch: int) -> tuple[nn.Module, torch.Tensor]:
