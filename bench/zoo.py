@@ -15,7 +15,7 @@ import argparse
 import copy
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -130,13 +130,16 @@ def check_equal(found: Any, expected: Any) -> None:
             torch.testing.assert_close(one, other, rtol=0, atol=TOLERANCE * largest)
 
 
-def train_a_little(network: Network, model: nn.Module, batch: Any) -> None:
+def train_a_little(network: Network, model: nn.Module, batch: Any, masks: snip.Masks) -> None:
     """A few steps, after which the loss is a number and every zero is still one."""
     step = loop(network, model, batch, "SGD")
     for _ in range(STEPS):
         step()
     if not torch.isfinite(loss_of(network, model, batch)):
         raise ArithmeticError("the loss is not finite after a few steps")
+    for name, mask in masks.items():
+        if model.get_parameter(name).detach()[~mask].any():
+            raise ArithmeticError(f"{name} has weights where its mask has none")
 
 
 def save_and_load(network: Network, trained: nn.Module, batch: Any) -> None:
@@ -152,22 +155,20 @@ def save_and_load(network: Network, trained: nn.Module, batch: Any) -> None:
         check_equal(call(fast, inputs), call(trained.eval(), inputs))
 
 
-def row(network: Network, sparsity: float, seconds: float) -> str:
+def cells(network: Network, sparsity: float, seconds: float) -> Iterator[str]:
+    """The stages of a user's work with one network, each with what was measured."""
     torch.manual_seed(0)
     model, batch = network.build().train(), network.batch()
-    cost = prune_ratio(network, model, batch, sparsity)
+    yield f"prune {prune_ratio(network, model, batch, sparsity):.1f}x"
     masks = snip.prune(model, batch, sparsity=sparsity, loss_fn=network.loss_fn)
-    cells = [f"prune {cost:.1f}x", f"on paths {paths(network, model, masks, batch)}"]
-    train_a_little(network, model, batch)
-    for name, mask in masks.items():
-        if model.get_parameter(name).detach()[~mask].any():
-            raise ArithmeticError(f"{name} has weights where its mask has none")
+    yield f"on paths {paths(network, model, masks, batch)}"
+    train_a_little(network, model, batch, masks)
     for optimizer in OPTIMIZERS:
-        gain, fast = training_ratio(network, model, batch, optimizer, seconds)
-        cells.append(f"{optimizer} {gain:.2f}x{engine(fast)}")
-    save_and_load(network, fast, batch)
+        gain, trained = training_ratio(network, model, batch, optimizer, seconds)
+        yield f"{optimizer} {gain:.2f}x{engine(trained)}"
     gain, fast = inference_ratio(network, model, batch, seconds)
-    return "; ".join([*cells, f"inference {gain:.2f}x{engine(fast)}"])
+    yield f"inference {gain:.2f}x{engine(fast)}"
+    save_and_load(network, trained, batch)
 
 
 def engine(model: nn.Module) -> str:
@@ -175,12 +176,15 @@ def engine(model: nn.Module) -> str:
     return "" if isinstance(model, Accelerated) else " (dense)"
 
 
-def attempt(network: Network, sparsity: float, seconds: float) -> str:
-    """The row, or what went wrong: the table shows every network."""
+def row(network: Network, sparsity: float, seconds: float) -> str:
+    """The cells up to what went wrong, if anything did: the table shows every network."""
+    done = []
     try:
-        return row(network, sparsity, seconds)
+        for cell in cells(network, sparsity, seconds):
+            done.append(cell)
     except Exception as error:  # whatever a network and Snip make of each other
-        return f"FAILED: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        done.append(f"FAILED: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+    return "; ".join(done)
 
 
 def main() -> None:
@@ -198,7 +202,7 @@ def main() -> None:
     for network in ZOO:
         if network.name in options.networks or not options.networks:
             for sparsity in options.sparsity:
-                text = attempt(network, sparsity, options.seconds)
+                text = row(network, sparsity, options.seconds)
                 print(f"  {network.name:20} {sparsity:.0%}: {text}", flush=True)
 
 
