@@ -81,10 +81,10 @@ class _Keep:
     """One parameter's mask, ready to zero what is pruned in the parameter or its gradient."""
 
     def __init__(self, mask: torch.Tensor) -> None:
+        kept = int(mask.count_nonzero())
         self.mask = mask
-        few = int(mask.sum()) * FEW <= mask.numel()
-        self.indices = torch.nonzero(mask.reshape(-1)).flatten() if few else None
-        self.empty = not mask.any()
+        self.few, self.empty = kept * FEW <= mask.numel(), not kept
+        self.indices: torch.Tensor | None = None
         self.gradient_hook: Any = None
 
     def zero_(self, tensor: torch.Tensor) -> None:
@@ -115,6 +115,8 @@ class _Keep:
         """Zero the gradient where the parameter is pruned."""
         # A sparse gradient (an embedding's) is left to the zeroing after the step.
         if parameter.grad is not None and not parameter.grad.is_sparse:
+            if self.few and self.indices is None:  # not before: pruning alone does not need them
+                self.indices = torch.nonzero(self.mask.reshape(-1)).flatten()
             self.zero_(parameter.grad)
 
     def _move(self, device: torch.device) -> None:

@@ -72,7 +72,7 @@ class Masks(Mapping[str, torch.Tensor]):
     @property
     def kept(self) -> int:
         """kappa: the number of connections kept."""
-        return sum(int(mask.sum()) for mask in self._masks.values())
+        return sum(int(mask.count_nonzero()) for mask in self._masks.values())
 
     @property
     def sparsity(self) -> float:
@@ -82,7 +82,7 @@ class Masks(Mapping[str, torch.Tensor]):
     def density(self, name: str) -> float:
         """The fraction kept of one parameter."""
         mask = self[name]
-        return int(mask.sum()) / mask.numel() if mask.numel() else 0.0
+        return int(mask.count_nonzero()) / mask.numel() if mask.numel() else 0.0
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Masks):
@@ -228,4 +228,4 @@ def release(model: nn.Module) -> None:
 
 def empty_layers(masks: Mapping[str, torch.Tensor]) -> list[str]:
     """Names of the weights that keep no connection. A layer works on without its bias."""
-    return [name for name, mask in masks.items() if mask.ndim > 1 and not mask.any()]
+    return [name for name, mask in masks.items() if mask.ndim > 1 and not mask.count_nonzero()]

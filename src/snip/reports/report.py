@@ -206,7 +206,7 @@ def _rows(
 def _row(
     name: str, mask: torch.Tensor, used: Mapping[str, float], found: Connectivity, live: Any
 ) -> Row:
-    kept, total = int(mask.sum()), mask.numel()
+    kept, total = int(mask.count_nonzero()), mask.numel()
     each = flops_per_element(mask.shape, used[name]) if name in used else None
     effective = found.effective.get(name)
     # The recurrent weights feed the units that the input weights have counted.

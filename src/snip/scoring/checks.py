@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import torch
 from torch import nn
 
 from snip.anatomy.parameters import (
@@ -38,13 +39,13 @@ def scorable_parameters(model: nn.Module, params: Predicate | None) -> dict[str,
 
 def check_signal(scores: Scores) -> None:
     """Refuse scores that are zero everywhere; warn of layers whose scores are."""
-    weights = [score for score in scores.values() if score.ndim > 1]
-    if not any(score.any() for score in weights or scores.values()):
+    weights = {name: score for name, score in scores.items() if score.ndim > 1} or scores
+    silent = [name for name, score in weights.items() if not _says_something(score)]
+    if len(silent) == len(weights):
         raise InputError(
             "every connection sensitivity is zero: no weight moves the loss, so there is nothing "
             "to rank. Are all weights or all gradients zero? snip.initialize(model) redraws them."
         )
-    silent = [name for name, score in scores.items() if score.ndim > 1 and not score.any()]
     if silent:
         warnings.warn(
             f"the loss does not depend on {listed(silent)}: its scores are zero all over, "
@@ -52,6 +53,11 @@ def check_signal(scores: Scores) -> None:
             SnipWarning,
             stacklevel=3,
         )
+
+
+def _says_something(score: torch.Tensor) -> bool:
+    """Whether any score is not zero: then their sum is not, unless scores of both signs cancel."""
+    return bool(score.sum()) or bool(score.any())
 
 
 def warn_of_parametrized(model: nn.Module, params: Predicate | None) -> None:

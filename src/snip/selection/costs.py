@@ -118,7 +118,7 @@ def element_flops(
 def flops(kept: Mapping[str, torch.Tensor], uses: Mapping[str, float]) -> float:
     """FLOPs per sample of the True elements, in the layers that `uses` knows."""
     return sum(
-        int(mask.sum()) * flops_per_element(mask.shape, uses[name])
+        int(mask.count_nonzero()) * flops_per_element(mask.shape, uses[name])
         for name, mask in kept.items()
         if name in uses
     )
