@@ -15,10 +15,10 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from snip.anatomy.parameters import Predicate, is_sharded, ordinary, require_prunable, unwrap
-from snip.common.errors import FileError, InputError, KindError, nearest
+from snip.anatomy.parameters import Predicate, ordinary, require_prunable, unwrap
+from snip.common.errors import FileError, InputError, KindError
 from snip.common.files import PathLike, reading, write_tensors
-from snip.masks import holding
+from snip.masks import fitting, holding
 from snip.masks.provenance import Provenance
 
 FORMATS = "snip-masks-"  # how the format of every version begins
@@ -131,7 +131,11 @@ class Masks(Mapping[str, torch.Tensor]):
         the masks do not fit the model, nothing is changed.
         """
         self.check_fit(model)
-        holding.hold(unwrap(model), self._masks, self.provenance)
+        model = unwrap(model)
+        changed = fitting.changed_by(self, model)
+        holding.hold(model, self._masks, self.provenance)
+        for normed in changed:
+            normed.renew()
 
     def check(self, model: nn.Module) -> None:
         """Raise if any pruned weight of `model` is not exactly zero."""
@@ -192,21 +196,7 @@ class Masks(Mapping[str, torch.Tensor]):
 
     def check_fit(self, model: nn.Module) -> None:
         """Raise unless `model` has a parameter of the same name and shape for every mask."""
-        parameters = dict(ordinary(model).named_parameters())
-        for name, mask in self.items():
-            if name not in parameters:
-                missing = nearest("parameter", name, parameters)
-                raise InputError(f"these masks are of another model: {missing}")
-            if parameters[name].shape != mask.shape:
-                raise InputError(
-                    f"these masks are of another model: {name!r} has shape "
-                    f"{tuple(parameters[name].shape)} there and {tuple(mask.shape)} here."
-                )
-            if is_sharded(parameters[name]):
-                raise InputError(
-                    f"{name!r} is sharded over processes (FSDP or DTensor), which is not "
-                    "supported: use DDP, or train on one process."
-                )
+        fitting.check_fit(self, model)
 
 
 def checksum(masks: Masks, header: Mapping[str, str]) -> str:

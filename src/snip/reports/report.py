@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.anatomy.normed import attribute_names
 from snip.anatomy.parameters import left_out, ordinary
-from snip.anatomy.units import live_units
+from snip.anatomy.units import LiveUnits, live_units
 from snip.common.errors import InputError
 from snip.masks import Masks, held_masks
 from snip.reports.connectivity import Connectivity, connectivity, example_input
@@ -200,17 +201,22 @@ def _rows(
     model: nn.Module, masks: Masks, used: Mapping[str, float], found: Connectivity
 ) -> tuple[Row, ...]:
     live = live_units(model, found.effective or masks)
-    return tuple(_row(name, mask, used, found, live) for name, mask in masks.items())
+    # The recurrent weights feed the units that the input weights have counted.
+    keys = attribute_names(model)
+    counted = {name: x for name, x in live.items() if not keys[name].startswith("weight_hh")}
+    return tuple(_row(name, mask, used, found, counted.get(name)) for name, mask in masks.items())
 
 
 def _row(
-    name: str, mask: torch.Tensor, used: Mapping[str, float], found: Connectivity, live: Any
+    name: str,
+    mask: torch.Tensor,
+    used: Mapping[str, float],
+    found: Connectivity,
+    units: LiveUnits | None,
 ) -> Row:
     kept, total = int(mask.sum()), mask.numel()
     each = flops_per_element(mask.shape, used[name]) if name in used else None
     effective = found.effective.get(name)
-    # The recurrent weights feed the units that the input weights have counted.
-    units = None if name.rpartition(".")[2].startswith("weight_hh") else live.get(name)
     return Row(
         name=name,
         shape=tuple(mask.shape),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -12,13 +12,16 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils.rnn import PackedSequence
 
 from snip.anatomy.calling import call, first_tensor
-from snip.anatomy.parameters import unwrap
+from snip.anatomy.normed import stored_parameter
+from snip.anatomy.parameters import is_conv1d, unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
 
 Uses = dict[str, float]
 # module, its arguments by position and by name, its output -> uses of its own parameters
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], Uses]
+
+CELL_KEYS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class UseCounter:
@@ -54,8 +57,10 @@ class UseCounter:
     ) -> None:
         """After a layer's forward: add up the uses of its parameters."""
         self._correct_for_time_first(module, args, kwargs)
-        for key, count in _rule(module)(module, args, kwargs, output).items():
-            name = self._names.get(_lookup(module, key))
+        rule = cast(Rule, _rule(module))  # only modules with a rule have this hook
+        for key, count in rule(module, args, kwargs, output).items():
+            owner, _, last = key.rpartition(".")
+            name = self._names.get(stored_parameter(module.get_submodule(owner), last))
             if name is not None:
                 self._counts[name] = self._counts.get(name, 0.0) + count
 
@@ -80,7 +85,7 @@ def count_uses(model: nn.Module) -> Iterator[UseCounter]:
     handles = [model.register_forward_pre_hook(counter.begin, with_kwargs=True)]
     try:
         for module in model.modules():
-            if isinstance(module, tuple(RULES)):
+            if _rule(module) is not None:
                 handles.append(module.register_forward_hook(counter.add, with_kwargs=True))
         yield counter
     finally:
@@ -125,7 +130,7 @@ def flops(kept: Mapping[str, torch.Tensor], uses: Mapping[str, float]) -> float:
 
 
 def _linear(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Uses:
-    rows = output.numel() / module.out_features
+    rows = output.numel() / output.shape[-1]
     return {"weight": rows, "bias": rows}
 
 
@@ -149,7 +154,9 @@ def _recurrent(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outpu
     given = _argument(args, kwargs, 0, "input")
     data = given.data if isinstance(given, PackedSequence) else given
     steps = data.numel() / module.input_size
-    return {key: steps for key, _ in module.named_parameters(recurse=False)}
+    cell = isinstance(module, nn.RNNCellBase)
+    keys = CELL_KEYS if cell else [key for layer in module._all_weights for key in layer]
+    return dict.fromkeys(keys, steps)
 
 
 def _attention(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Uses:
@@ -182,14 +189,11 @@ RULES: dict[type[nn.Module], Rule] = {
 }
 
 
-def _rule(module: nn.Module) -> Rule:
-    return next(rule for kind, rule in RULES.items() if isinstance(module, kind))
+def _rule(module: nn.Module) -> Rule | None:
+    if is_conv1d(module):
+        return _linear
+    return next((rule for kind, rule in RULES.items() if isinstance(module, kind)), None)
 
 
 def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], index: int, name: str) -> Any:
     return args[index] if len(args) > index else kwargs[name]
-
-
-def _lookup(module: nn.Module, key: str) -> Any:
-    owner, _, last = key.rpartition(".")
-    return module.get_submodule(owner)._parameters.get(last)
