@@ -111,7 +111,7 @@ def is_conv1d(module: nn.Module) -> bool:
     Whoever has one has imported transformers, so it is not imported here.
     """
     transformers = sys.modules.get("transformers.pytorch_utils")
-    return transformers is not None and type(module) is transformers.Conv1D
+    return type(module) is getattr(transformers, "Conv1D", None)
 
 
 def require_prunable(

@@ -17,6 +17,7 @@ from torch import nn
 
 from snip.anatomy.parameters import Predicate, ordinary, require_prunable, unwrap
 from snip.common.errors import FileError, InputError, KindError
+from snip.common.figures import percent
 from snip.common.files import PathLike, reading, write_tensors
 from snip.masks import fitting, holding
 from snip.masks.provenance import Provenance
@@ -112,9 +113,14 @@ class Masks(Mapping[str, torch.Tensor]):
 
     def __repr__(self) -> str:
         return (
-            f"Masks({self.sparsity:.2%} sparse: {self.kept:,} of {self.total:,} connections "
+            f"Masks({percent(self.sparsity)} sparse: {self.kept:,} of {self.total:,} connections "
             f"kept in {len(self)} parameters)"
         )
+
+    def _repr_html_(self) -> str:
+        from snip.masks.html import as_html
+
+        return as_html(self)
 
     def digest(self) -> str:
         """A checksum of names, shapes and bits."""
