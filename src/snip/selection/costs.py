@@ -16,6 +16,7 @@ from snip.anatomy.normed import stored_parameter
 from snip.anatomy.parameters import is_conv1d, unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
+from snip.selection.functions import watched_functions
 
 Uses = dict[str, float]
 # module, its arguments by position and by name, its output -> uses of its own parameters
@@ -32,6 +33,8 @@ class UseCounter:
         self._counts: Uses = {}
         self._samples = 0
         self._root_shape: torch.Size | None = None
+        self._running = False  # whether the whole model's forward is
+        self._inside = 0  # how many of the layers that are counted whole are at work
 
     @property
     def uses(self) -> Uses:
@@ -43,6 +46,7 @@ class UseCounter:
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the whole model's forward: count the samples."""
+        self._running = True
         given = [*args, *kwargs.values()]
         if given and isinstance(given[0], PackedSequence):
             self._samples += int(given[0].batch_sizes[0])
@@ -52,17 +56,35 @@ class UseCounter:
             self._samples += len(tensor)
             self._root_shape = tensor.shape
 
+    def end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """After the whole model's forward: what a loss computes with weights is not its cost."""
+        self._running = False
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Before a layer's forward: what it computes is counted when it is done."""
+        self._inside += 1
+
     def add(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         """After a layer's forward: add up the uses of its parameters."""
+        self._inside -= 1
         self._correct_for_time_first(module, args, kwargs)
         rule = cast(Rule, _rule(module))  # only modules with a rule have this hook
         for key, count in rule(module, args, kwargs, output).items():
             owner, _, last = key.rpartition(".")
-            name = self._names.get(stored_parameter(module.get_submodule(owner), last))
-            if name is not None:
-                self._counts[name] = self._counts.get(name, 0.0) + count
+            self._add_to(stored_parameter(module.get_submodule(owner), last), count)
+
+    def add_function(self, tensor: torch.Tensor, count: float) -> None:
+        """After a function that uses `tensor`, which may be a parameter or a view of one."""
+        if self._running and not self._inside:
+            whole = tensor if tensor._base is None else tensor._base
+            self._add_to(whole, count * tensor.numel() / max(1, whole.numel()))
+
+    def _add_to(self, parameter: Any, count: float) -> None:
+        name = self._names.get(parameter)
+        if name is not None:
+            self._counts[name] = self._counts.get(name, 0.0) + count
 
     def _correct_for_time_first(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -80,14 +102,17 @@ class UseCounter:
 @contextmanager
 def count_uses(model: nn.Module) -> Iterator[UseCounter]:
     """Record, during any forward passes inside the block, how often each weight is used."""
-    model = unwrap(model)
+    given, model = model, unwrap(model)
     counter = UseCounter(model)
     handles = [model.register_forward_pre_hook(counter.begin, with_kwargs=True)]
+    handles += [model.register_forward_hook(counter.end)]
     try:
         for module in model.modules():
             if _rule(module) is not None:
+                handles.append(module.register_forward_pre_hook(counter.enter))
                 handles.append(module.register_forward_hook(counter.add, with_kwargs=True))
-        yield counter
+        with watched_functions(given, counter.add_function):
+            yield counter
     finally:
         for handle in handles:
             handle.remove()
@@ -96,7 +121,13 @@ def count_uses(model: nn.Module) -> Iterator[UseCounter]:
 def uses(model: nn.Module, inputs: Any) -> Uses:
     """Uses per sample from one forward pass in eval mode; the model is left as found."""
     model = unwrap(model)
-    with undisturbed(model), torch.no_grad(), count_uses(model) as counter:
+    # Inference mode is left, because in it a view does not know its parameter.
+    with (
+        undisturbed(model),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        count_uses(model) as counter,
+    ):
         model.eval()
         call(model, inputs)
     return counter.uses
