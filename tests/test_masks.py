@@ -99,8 +99,9 @@ def test_broken_files_are_refused(tmp_path):
     whole = path.read_bytes()
     for cut in (0, 5, 40, len(whole) - 1):
         path.write_bytes(whole[:cut])
-        with pytest.raises(snip.FileError, match="is damaged"):
+        with pytest.raises(snip.FileError, match=r"is damaged.*masks\.save\(\)") as caught:
             snip.Masks.load(path)
+        assert "folder" not in str(caught.value)
     save_file({"a": torch.ones(3).bool()}, path)
     with pytest.raises(snip.FileError, match="not of masks"):
         snip.Masks.load(path)
@@ -173,7 +174,10 @@ def test_flipped_bits_are_noticed(tmp_path):
 def test_wrong_kinds_are_refused(tmp_path):
     with pytest.raises(TypeError):
         masks() | 5
-    with pytest.raises(snip.KindError, match="None"):
-        snip.Masks.load(None)
+    for path in (None, 5, b"m", ["m"]):
+        with pytest.raises(snip.KindError, match="give a string or a Path"):
+            snip.Masks.load(path)
+        with pytest.raises(snip.KindError, match="give a string or a Path"):
+            masks().save(path)
     with pytest.raises(snip.FileError, match="is a folder"):
         snip.Masks.load(tmp_path)

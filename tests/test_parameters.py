@@ -1,5 +1,7 @@
 """Which parameters count, which stay out, and the reasons given."""
 
+import re
+
 import pytest
 import torch
 from networks import make
@@ -112,3 +114,21 @@ def test_a_tied_embedding_says_what_it_is_tied_to():
 def test_a_predicate_that_is_no_function_is_refused():
     with pytest.raises(snip.KindError, match="'fc'"):
         snip.prunable_parameters(nn.Linear(2, 2), "fc")
+
+
+@pytest.mark.parametrize(
+    ("predicate", "message"),
+    [
+        (lambda name: True, "takes other arguments"),
+        (lambda name, module, param, more: True, "takes other arguments"),
+        (nn.Linear, "give a function"),
+        (lambda name, module, param: param > 0, "returned a tensor"),
+    ],
+)
+def test_a_predicate_that_cannot_answer_is_refused(predicate, message):
+    with pytest.raises(snip.KindError, match=message):
+        snip.prunable_parameters(nn.Linear(2, 2), predicate)
+
+
+def test_a_predicate_may_answer_with_whatever_is_true_or_false():
+    assert names(nn.Linear(2, 2), lambda n, m, p: re.match("w", n)) == ["weight"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import cast
@@ -45,8 +46,8 @@ def prunable_parameters(
 
 def left_out(model: nn.Module, predicate: Predicate | None = None) -> dict[str, str]:
     """Every parameter that stays out, with the reason."""
-    if predicate is not None and not callable(predicate):
-        raise KindError(f"params is {predicate!r}: give a function of (name, module, param).")
+    if predicate is not None:
+        _check_predicate(predicate)
     model = unwrap(model)
     owners = parameter_owners(model)
     found = {
@@ -135,6 +136,29 @@ def is_sharded(parameter: torch.Tensor) -> bool:
     return any(kind.__name__ in ("DTensor", "FlatParameter") for kind in type(parameter).__mro__)
 
 
+def _check_predicate(predicate: Predicate) -> None:
+    """Refuse what cannot be asked about a parameter."""
+    wanted = "give a function of (name, module, param)"
+    if not callable(predicate) or isinstance(predicate, type):
+        raise KindError(f"params is {predicate!r}: {wanted}.")
+    try:
+        inspect.signature(predicate).bind("name", "module", "param")
+    except TypeError as error:
+        raise KindError(f"params takes other arguments ({error}): {wanted}.") from error
+    except ValueError:  # some functions that are not Python's do not say what they take
+        return
+
+
+def _chosen(predicate: Predicate, name: str, module: nn.Module, parameter: nn.Parameter) -> bool:
+    answer: object = predicate(name, module, parameter)
+    if isinstance(answer, torch.Tensor) and answer.numel() != 1:
+        raise KindError(
+            f"params returned a tensor of shape {tuple(answer.shape)} for {name!r}: return whether "
+            "the parameter is pruned, True or False."
+        )
+    return bool(answer)
+
+
 def _why_out(
     owners: list[tuple[str, nn.Module]], parameter: nn.Parameter, predicate: Predicate | None
 ) -> str | None:
@@ -148,7 +172,7 @@ def _why_out(
     if not parameter.is_floating_point():
         return f"not a real floating-point tensor ({parameter.dtype})"
     if predicate is not None:
-        chosen = any(predicate(name, module, parameter) for name, module in owners)
+        chosen = any(_chosen(predicate, name, module, parameter) for name, module in owners)
         return None if chosen else "the predicate left it out"
     reasons = {name: _why_layer_out(name, module) for name, module in owners}
     # A weight shared with an embedding is an embedding: one veto is enough.

@@ -24,6 +24,7 @@ from snip.masks.provenance import Provenance
 
 FORMATS = "snip-masks-"  # how the format of every version begins
 FORMAT = f"{FORMATS}2"
+ANEW = "put back a copy, or make the masks again and masks.save() them"
 
 
 class Masks(Mapping[str, torch.Tensor]):
@@ -164,6 +165,7 @@ class Masks(Mapping[str, torch.Tensor]):
 
     def save(self, path: PathLike) -> None:
         """Write a safetensors file with the provenance in its header."""
+        _check_path(path)
         header = {
             "format": FORMAT,
             "order": json.dumps(list(self)),
@@ -175,9 +177,8 @@ class Masks(Mapping[str, torch.Tensor]):
     @classmethod
     def load(cls, path: PathLike) -> Masks:
         """Read what `save` wrote."""
-        if not isinstance(path, (str, os.PathLike)):
-            raise KindError(f"the path of a mask file is {path!r}: give a string or a Path.")
-        with reading(path, what="mask file"):
+        _check_path(path)
+        with reading(path, what="mask file", fix=ANEW):
             with safe_open(Path(path), framework="pt") as file:
                 header = file.metadata() or {}
                 masks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -203,6 +204,11 @@ class Masks(Mapping[str, torch.Tensor]):
     def check_fit(self, model: nn.Module) -> None:
         """Raise unless `model` has a parameter of the same name and shape for every mask."""
         fitting.check_fit(self, model)
+
+
+def _check_path(path: object) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise KindError(f"the path of a mask file is {path!r}: give a string or a Path.")
 
 
 def checksum(masks: Masks, header: Mapping[str, str]) -> str:
