@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.checkpoint import checkpoint
 
 from snip.selection.costs import count_uses, flops, flops_per_element, uses
 
@@ -162,6 +163,21 @@ def test_what_a_loss_computes_with_weights_is_no_cost_of_the_model():
     with count_uses(model) as counter:
         model(torch.ones(2, 3)).sum() + (model[0].weight @ model[0].weight.t()).sum()
     assert counter.uses == {"0.weight": 1, "0.bias": 1}
+
+
+def test_activation_checkpointing_counts_a_forward_once():
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return checkpoint(self.inner, x, use_reentrant=False)
+
+    model = Checkpointed()
+    with count_uses(model) as counter:
+        model(torch.ones(2, 3, requires_grad=True)).sum().backward()
+    assert counter.uses == {"inner.weight": 1, "inner.bias": 1}
 
 
 def test_a_compiled_model_is_not_compiled_anew():

@@ -69,6 +69,8 @@ class UseCounter:
     ) -> None:
         """After a layer's forward: add up the uses of its parameters."""
         self._inside -= 1
+        if not self._running:  # activation checkpointing calls layers again, in the backward pass
+            return
         self._correct_for_time_first(module, args, kwargs)
         rule = cast(Rule, _rule(module))  # only modules with a rule have this hook
         for key, count in rule(module, args, kwargs, output).items():
@@ -105,12 +107,14 @@ def count_uses(model: nn.Module) -> Iterator[UseCounter]:
     given, model = model, unwrap(model)
     counter = UseCounter(model)
     handles = [model.register_forward_pre_hook(counter.begin, with_kwargs=True)]
-    handles += [model.register_forward_hook(counter.end)]
     try:
         for module in model.modules():
             if _rule(module) is not None:
-                handles.append(module.register_forward_pre_hook(counter.enter))
+                # First, because a layer's own hooks may compute its weight, which is no use of it.
+                handles.append(module.register_forward_pre_hook(counter.enter, prepend=True))
                 handles.append(module.register_forward_hook(counter.add, with_kwargs=True))
+        # Last, because the model may be a layer itself, which is counted before its forward ends.
+        handles.append(model.register_forward_hook(counter.end))
         with watched_functions(given, counter.add_function):
             yield counter
     finally:

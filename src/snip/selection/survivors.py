@@ -38,11 +38,12 @@ def with_survivors(
         return raised
     prices = list((costs or {"each": 1.0}).values())
     best = max(float(score.max()) for score in scores.values() if score.numel())
+    top = 2 * best * max(prices) / min(prices)
     for name, weight in normed.items():
         score = scores[name].clone()
-        allowed = score if not within or name not in within else score.where(within[name], -1)
+        inside = (within or {}).get(name)
+        allowed = score if inside is None else score.where(inside.to(score.device), -1)
         places = weight.parts(allowed).argmax(1, keepdim=True)
-        top = 2 * best * max(prices) / min(prices)
         # What `parts` gives may be a copy, so that the places are marked in a tensor of their own.
         index = weight.parts(torch.arange(score.numel(), device=score.device).view(score.shape))
         score.view(-1)[index.gather(1, places)] = min(top, torch.finfo(score.dtype).max)
