@@ -139,6 +139,18 @@ def test_the_largest_stretch_is_one_right_after_pruning(kind):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize("kind", ["spectral", "old spectral"])
+def test_weights_that_differ_only_in_their_sign_are_no_nan(kind):
+    norm, stored = NORMS[kind]
+    layer = nn.Linear(4, 4, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([1.0, -1, 1, -1]).expand(4, 4))
+    model = nn.Sequential(norm(layer)).eval()
+    snip.Masks({f"0.{stored}": torch.tensor([True, True, False, False]).expand(4, 4)}).apply(model)
+    stretch = torch.linalg.matrix_norm(model[0].weight, 2).item()
+    assert stretch == pytest.approx(1, abs=1e-5)
+
+
 @pytest.mark.parametrize("kind", NORMS)
 def test_the_report_is_that_of_the_plain_network_under_the_same_masks(kind):
     norm, stored = NORMS[kind]

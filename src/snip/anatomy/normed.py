@@ -62,7 +62,8 @@ class NormedWeight:
         be divided by nearly zero until training has moved them.
         """
         for vector in self.estimates().values():
-            vector.fill_(1)
+            # Not ones: of weights that differ only in their sign, a sum may well be zero.
+            vector.copy_(torch.arange(1, len(vector) + 1).sqrt())
         if isinstance(self.norm, nn.Module):
             training = self.norm.training
             self.norm.train()
