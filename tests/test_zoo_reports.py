@@ -63,7 +63,7 @@ def test_counts_and_flops_are_those_of_a_recount(name):
     assert report.flops_before - biases == counted_flops(model, inputs)
 
 
-@pytest.mark.parametrize("name", sorted({*NETWORKS} - {*COUNTED} - {"vgg-11-bn", "mlp-mixer"}))
+@pytest.mark.parametrize("name", sorted({*NETWORKS} - {*COUNTED} - {"vgg-11-bn"}))  # 129M weights
 def test_the_others_have_whole_reports_too(name):
     model, _, report = reported(name)
     assert report.parameters == sum(p.numel() for p in model.parameters())
