@@ -15,14 +15,16 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from snip.anatomy.parameters import Predicate, is_sharded, ordinary, require_prunable, unwrap
-from snip.common.errors import FileError, InputError, KindError, nearest
+from snip.anatomy.parameters import Predicate, ordinary, require_prunable, unwrap
+from snip.common.errors import FileError, InputError, KindError
+from snip.common.figures import percent
 from snip.common.files import PathLike, reading, write_tensors
-from snip.masks import holding
+from snip.masks import fitting, holding
 from snip.masks.provenance import Provenance
 
 FORMATS = "snip-masks-"  # how the format of every version begins
 FORMAT = f"{FORMATS}2"
+ANEW = "put back a copy, or make the masks again and masks.save() them"
 
 
 class Masks(Mapping[str, torch.Tensor]):
@@ -112,9 +114,14 @@ class Masks(Mapping[str, torch.Tensor]):
 
     def __repr__(self) -> str:
         return (
-            f"Masks({self.sparsity:.2%} sparse: {self.kept:,} of {self.total:,} connections "
+            f"Masks({percent(self.sparsity)} sparse: {self.kept:,} of {self.total:,} connections "
             f"kept in {len(self)} parameters)"
         )
+
+    def _repr_html_(self) -> str:
+        from snip.masks.html import as_html
+
+        return as_html(self)
 
     def digest(self) -> str:
         """A checksum of names, shapes and bits."""
@@ -131,7 +138,11 @@ class Masks(Mapping[str, torch.Tensor]):
         the masks do not fit the model, nothing is changed.
         """
         self.check_fit(model)
-        holding.hold(unwrap(model), self._masks, self.provenance)
+        model = unwrap(model)
+        changed = fitting.changed_by(self, model)
+        holding.hold(model, self._masks, self.provenance)
+        for normed in changed:
+            normed.renew()
 
     def check(self, model: nn.Module) -> None:
         """Raise if any pruned weight of `model` is not exactly zero."""
@@ -154,6 +165,7 @@ class Masks(Mapping[str, torch.Tensor]):
 
     def save(self, path: PathLike) -> None:
         """Write a safetensors file with the provenance in its header."""
+        _check_path(path)
         header = {
             "format": FORMAT,
             "order": json.dumps(list(self)),
@@ -165,9 +177,8 @@ class Masks(Mapping[str, torch.Tensor]):
     @classmethod
     def load(cls, path: PathLike) -> Masks:
         """Read what `save` wrote."""
-        if not isinstance(path, (str, os.PathLike)):
-            raise KindError(f"the path of a mask file is {path!r}: give a string or a Path.")
-        with reading(path, what="mask file"):
+        _check_path(path)
+        with reading(path, what="mask file", fix=ANEW):
             with safe_open(Path(path), framework="pt") as file:
                 header = file.metadata() or {}
                 masks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -192,21 +203,12 @@ class Masks(Mapping[str, torch.Tensor]):
 
     def check_fit(self, model: nn.Module) -> None:
         """Raise unless `model` has a parameter of the same name and shape for every mask."""
-        parameters = dict(ordinary(model).named_parameters())
-        for name, mask in self.items():
-            if name not in parameters:
-                missing = nearest("parameter", name, parameters)
-                raise InputError(f"these masks are of another model: {missing}")
-            if parameters[name].shape != mask.shape:
-                raise InputError(
-                    f"these masks are of another model: {name!r} has shape "
-                    f"{tuple(parameters[name].shape)} there and {tuple(mask.shape)} here."
-                )
-            if is_sharded(parameters[name]):
-                raise InputError(
-                    f"{name!r} is sharded over processes (FSDP or DTensor), which is not "
-                    "supported: use DDP, or train on one process."
-                )
+        fitting.check_fit(self, model)
+
+
+def _check_path(path: object) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise KindError(f"the path of a mask file is {path!r}: give a string or a Path.")
 
 
 def checksum(masks: Masks, header: Mapping[str, str]) -> str:

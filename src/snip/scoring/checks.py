@@ -7,8 +7,8 @@ import warnings
 import torch
 from torch import nn
 
+from snip.anatomy.normed import PARAMETRIZED
 from snip.anatomy.parameters import (
-    PARAMETRIZED,
     Predicate,
     is_sharded,
     left_out,
@@ -62,7 +62,8 @@ def _says_something(score: torch.Tensor) -> bool:
 
 def warn_of_parametrized(model: nn.Module, params: Predicate | None) -> None:
     """Name the weights that stay dense because their layers compute them from other tensors."""
-    hidden = [name for name, reason in left_out(model, params).items() if reason == PARAMETRIZED]
+    reasons = left_out(model, params)
+    hidden = [name for name, reason in reasons.items() if reason.startswith(PARAMETRIZED)]
     if hidden:
         warnings.warn(
             f"{listed(hidden)} stay dense: their layers compute the weight from them. Remove the "
