@@ -20,7 +20,8 @@ class DenseWeight:
 
     def __init__(self, index: LinearIndex) -> None:
         self.index = index
-        self.matrix = torch.zeros(index.rows, index.columns)
+        with torch.inference_mode(False):  # it may be needed for training later
+            self.matrix = torch.zeros(index.rows, index.columns)
         self.seen: torch.Tensor | None = None  # the weights in it, if the last call was inference
 
     def of(self, values: torch.Tensor) -> torch.Tensor:
