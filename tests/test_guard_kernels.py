@@ -24,12 +24,17 @@ CALLS = {
     "blocks_to_columns": ((AT, AT, 4), (4, 4, 4)),
     "columns_to_blocks": ((AT, 4, AT), (4, 4, 4)),
     "linear_forward": ((IN, IN, None, AT, AT, 4, None, AT, 4), (4, 4)),
+    "plain_forward": ((IN, IN, None, AT, AT, 4, None, AT, 4), (4, 4, 4)),
+    "plain_backward": ((IN, IN, IN, IN, None, AT, AT, 4, AT, 4, AT, 4, AT, AT), (4, 4, 4)),
+    "unpack_weights": ((IN, IN, AT, AT), (4, 4)),
+    "pack_weights": ((IN, IN, AT, AT), (4, 4)),
     "norm_apply": ((AT, AT, AT, AT), (4, 16, 4, 4)),
     "relu_backward": ((AT, None, AT, None), (4, 16, 4, 4)),
     "mean_pool": ((AT, AT, 4), (4, 4, 4, 4)),
     "winograd_weights": ((AT, AT), (1, 1)),
 }
 AFTER = {"linear_forward": (0, 1), "norm_apply": (0, 1), "winograd_weights": (0, 1)}
+AFTER |= {"plain_backward": (0, 1), "unpack_weights": (), "pack_weights": ()}
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -113,7 +113,7 @@ def _traced(model: nn.Module, inputs: torch.Tensor) -> Traced | None:
         for name, module in model.named_modules():
             if module is not model and hooked(module):
                 raise UntraceableError(f"hooks on {name} wait for its calls")
-        return trace_for_training(model, inputs)
+        return trace_for_training(model, inputs, leaf=lambda m: sparse_layer(m) is not None)
     except Exception as error:  # what a user's forward may raise under tracing has no common kind
         warnings.warn(
             f"{type(model).__name__} cannot be traced ({first_line(error)}): its layers "

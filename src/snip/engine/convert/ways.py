@@ -18,19 +18,15 @@ import torch
 from torch import fx, nn
 
 from snip.common.progress import track
-from snip.common.timing import best_time
+from snip.engine.convert.linear_ways import dense_linear_wins
 from snip.engine.convert.timings import Timings
-from snip.engine.kernels.library import instruction_set
+from snip.engine.convert.trials import best, machine, round_of, run_as, setting
 from snip.engine.layers.conv import SparseConv2d
 from snip.engine.layers.layouts import from_blocks, to_blocks
-from snip.engine.layers.linear import SparseLinear
+from snip.engine.layers.linear import PlainLinear
 from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD
 from snip.tracing.forward import Traced
 
-ROUNDS = 3
-# A linear layer of fewer weights costs less than timing it would, and a dense one among sparse ones
-# would break their chain.
-FEW = 20_000
 # Below this much work (multiply-adds, about a millisecond) timing costs more than it saves, and
 # converting would break a straight network in two.
 LITTLE = 1 << 26
@@ -51,8 +47,8 @@ def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: b
     convolutions, graph = [], nx.DiGraph()
     for node, layer in track(layers, description="timing layers", total=len(layers)):
         name = str(node.target)
-        if isinstance(layer, SparseLinear):
-            if _dense_linear_wins(layer, node, timings, training):
+        if isinstance(layer, PlainLinear):
+            if dense_linear_wins(layer, _input_shape(node), timings, training):
                 chosen[name] = DENSE
         elif isinstance(layer, SparseConv2d) and len(node.meta["shape"]) == 4:
             seconds = _conv_times(layer, node, timings, training)
@@ -100,47 +96,18 @@ def _conv_times(
         x = torch.randn(shape) if way == DENSE else to_blocks(torch.randn(shape))
         x.requires_grad_(not first)
         forward = layer.in_dense if way == DENSE else partial(layer.on_blocks, batch=shape[0])
-        return _round(partial(_run_as, layer, way, forward, x), layer, x, training)
+        return round_of(partial(run_as, layer, way, forward, x), layer, x, training)
 
-    where = f"dilation={layer.dilation} groups={layer.groups} first={first} {_setting(training)}"
+    where = f"dilation={layer.dilation} groups={layer.groups} first={first} {setting(training)}"
     for way in layer.ways():
         key = f"{way} {list(shape)} {layer.extra_repr()} {where}"
-        seconds[way] = timings.get(key, partial(work_of, way), _best)
+        seconds[way] = timings.get(key, partial(work_of, way), best)
     return seconds
 
 
-def _run_as(
-    layer: SparseConv2d, way: str, forward: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
-) -> torch.Tensor:
-    """One forward pass in a way that may not be the layer's own."""
-    before, layer.way = layer.way, way
-    try:
-        return forward(x)
-    finally:
-        layer.way = before
-
-
-def _dense_linear_wins(
-    layer: SparseLinear, node: fx.Node, timings: Timings, training: bool
-) -> bool:
+def _input_shape(node: fx.Node) -> tuple[int, ...]:
     source: Any = node.args[0]
-    kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
-    if len(source.meta["shape"]) != 2 or kept * 20 < total or kept < FEW:
-        return False
-    batch = source.meta["shape"][0]
-    key = f"{batch} {layer.extra_repr()} {_setting(training)}"
-
-    def work(dense: bool) -> Callable[[], Callable[[], object]]:
-        def make() -> Callable[[], object]:
-            x = torch.randn(layer.in_features, batch, requires_grad=True)
-            way = layer.as_matrix if dense else layer.on_columns
-            return _round(lambda: way(x), layer, x, training)
-
-        return make
-
-    return timings.get(f"dense {key}", work(True), _best) < timings.get(
-        f"sparse {key}", work(False), _best
-    )
+    return tuple(source.meta["shape"])
 
 
 def _conversion_time(shape: tuple[int, ...], timings: Timings) -> float:
@@ -156,27 +123,4 @@ def _conversion_time(shape: tuple[int, ...], timings: Timings) -> float:
 
         return work
 
-    return timings.get(f"convert {list(shape)} {_machine()}", make, _best)
-
-
-def _round(
-    forward: Callable[[], torch.Tensor], layer: nn.Module, x: torch.Tensor, training: bool
-) -> Callable[[], object]:
-    """One forward pass, in training with a backward pass that leaves no gradient behind."""
-    if not training:
-        return forward
-    wanted = [t for t in (x, *layer.parameters()) if t.requires_grad]
-    seed = torch.ones_like(forward())
-    return lambda: torch.autograd.grad(forward(), wanted, seed)
-
-
-def _best(work: Callable[[], object]) -> float:
-    return best_time(work, rounds=ROUNDS, warmup=0)
-
-
-def _setting(training: bool) -> str:
-    return f"{'training' if training else 'inference'} {_machine()}"
-
-
-def _machine() -> str:
-    return f"{instruction_set()} {torch.get_num_threads()} threads"
+    return timings.get(f"convert {list(shape)} {machine()}", make, best)

@@ -8,7 +8,7 @@
 
 namespace snip::SNIP_ISA {
 
-SNIP_ENUM LinearFlags { RELU = 1, ACCUMULATE = 2 };
+SNIP_ENUM LinearFlags { RELU = 1, ACCUMULATE = 2, TURNED = 4 };
 
 // y[r] = sum over k in row r of values[k] * x[cols[k]]; values go through `order` when it is given
 // (the transposed product reads the same values in another order).
