@@ -21,10 +21,12 @@ from snip.common.progress import track
 from snip.common.timing import best_time
 from snip.engine.convert.timings import Timings
 from snip.engine.kernels.library import instruction_set
-from snip.engine.layers.conv import SparseConv2d
+from snip.engine.layers.conv import SparseConvolution
 from snip.engine.layers.layouts import from_blocks, to_blocks
 from snip.engine.layers.linear import SparseLinear
-from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD
+from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD, PackedModule
+from snip.engine.layers.recurrent import SparseRecurrent
+from snip.engine.layers.volume import SparseConv3d
 from snip.tracing.forward import Traced
 
 ROUNDS = 3
@@ -45,7 +47,7 @@ def fastest_ways(traced: Traced, root: nn.Module, timings: Timings, *, training:
 
 
 def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: bool) -> Ways:
-    nodes = [n for n in traced.graph.nodes if n.op == "call_module" and "shape" in n.meta]
+    nodes = [n for n in traced.graph.nodes if n.op == "call_module"]
     layers = [(n, root.get_submodule(str(n.target))) for n in nodes]
     chosen: Ways = {}
     convolutions, graph = [], nx.DiGraph()
@@ -54,7 +56,10 @@ def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: b
         if isinstance(layer, SparseLinear):
             if _dense_linear_wins(layer, node, timings, training):
                 chosen[name] = DENSE
-        elif isinstance(layer, SparseConv2d) and len(node.meta["shape"]) == 4:
+        elif isinstance(layer, (SparseRecurrent, SparseConv3d)):
+            if _dense_wins(layer, node, timings, training):
+                chosen[name] = DENSE
+        elif isinstance(layer, SparseConvolution) and _is_batch(layer, node):
             seconds = _conv_times(layer, node, timings, training)
             on_blocks = min((SPARSE, WINOGRAD), key=lambda way: seconds[way])
             graph.add_edge(BLOCKS, node, capacity=seconds[DENSE])
@@ -64,18 +69,24 @@ def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: b
                 chosen[name] = WINOGRAD
     if not convolutions:
         return chosen
-    _add_borders(graph, traced, timings)
+    ranks = {len(node.meta["shape"]) for node, _ in convolutions}
+    _add_borders(graph, traced, ranks, timings)
     _, (_, plain) = nx.minimum_cut(graph, BLOCKS, PLAIN)
     return chosen | {name: DENSE for node, name in convolutions if node in plain}
 
 
-def _add_borders(graph: nx.DiGraph, traced: Traced, timings: Timings) -> None:
-    """Add what a change of layout between neighbours costs, in both directions."""
+def _is_batch(layer: SparseConvolution, node: fx.Node) -> bool:
+    """Whether a convolution is called with a batch, not with a single plane or line."""
+    return len(node.meta.get("shape", ())) == layer.POSITIONS + 2
+
+
+def _add_borders(graph: nx.DiGraph, traced: Traced, ranks: set[int], timings: Timings) -> None:
+    """Add what a change of layout between neighbours of these ranks costs, in both directions."""
     for node in traced.graph.nodes:
         shape = node.meta.get("shape", ())
         if node.op == "placeholder":
             graph.add_edge(node, PLAIN)  # no capacity means no cut: what comes in is plain
-        if len(shape) != 4:
+        if len(shape) not in ranks:
             continue  # matrices are cheap to convert, and lie behind every convolution
         cost = _conversion_time(shape, timings)
         for user in node.users:
@@ -84,7 +95,7 @@ def _add_borders(graph: nx.DiGraph, traced: Traced, timings: Timings) -> None:
 
 
 def _conv_times(
-    layer: SparseConv2d, node: fx.Node, timings: Timings, training: bool
+    layer: SparseConvolution, node: fx.Node, timings: Timings, training: bool
 ) -> dict[str, float]:
     """Seconds of a forward pass (in training with the backward pass) in each way."""
     source: Any = node.args[0]
@@ -110,7 +121,7 @@ def _conv_times(
 
 
 def _run_as(
-    layer: SparseConv2d, way: str, forward: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
+    layer: PackedModule, way: str, forward: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
 ) -> torch.Tensor:
     """One forward pass in a way that may not be the layer's own."""
     before, layer.way = layer.way, way
@@ -141,6 +152,28 @@ def _dense_linear_wins(
     return timings.get(f"dense {key}", work(True), _best) < timings.get(
         f"sparse {key}", work(False), _best
     )
+
+
+def _dense_wins(layer: PackedModule, node: fx.Node, timings: Timings, training: bool) -> bool:
+    """Whether a layer that takes and gives plain tensors is faster in torch."""
+    source: Any = node.args[0]
+    shape = source.meta.get("shape")
+    if shape is None:  # packed sequences
+        return False
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        made = layer(x)
+        return made[0] if isinstance(made, tuple) else made
+
+    def work_of(way: str) -> Callable[[], object]:
+        x = torch.randn(shape, requires_grad=source.op != "placeholder")
+        return _round(partial(_run_as, layer, way, forward, x), layer, x, training)
+
+    key = f"{type(layer).__name__} {list(shape)} {layer.extra_repr()} {_setting(training)}"
+    seconds = {
+        way: timings.get(f"{way} {key}", partial(work_of, way), _best) for way in (SPARSE, DENSE)
+    }
+    return seconds[DENSE] < seconds[SPARSE]
 
 
 def _conversion_time(shape: tuple[int, ...], timings: Timings) -> float:

@@ -1,63 +1,71 @@
-"""A sparse convolution: plain in and out by default, blocks inside a converted network."""
+"""Sparse convolutions: plain in and out by default, blocks inside a converted network."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from snip.engine.kernels.conv import ConvIndex
 from snip.engine.kernels.conversions import LANES
 from snip.engine.kernels.winograd import WinogradShape
-from snip.engine.layers.layouts import Pair, from_blocks, native, to_blocks
+from snip.engine.layers.layouts import Pair, from_blocks, from_lines, native, to_blocks
 from snip.engine.layers.packing import DENSE, SPARSE, WAYS, WINOGRAD, PackedModule
 from snip.engine.layers.products import After, ConvProduct, SparseProducts, WinogradProducts
 
 MOST_INDICES = 8  # sizes of input whose index is kept
 
 
-class SparseConv2d(PackedModule):
-    """A convolution whose surviving weights are its only parameters."""
+class SparseConvolution(PackedModule):
+    """What convolutions over planes and lines share; a line is a plane of height one."""
+
+    POSITIONS = 2  # dimensions of positions: 1 or 2
+    in_torch: Callable[..., torch.Tensor]  # torch's own function
 
     weight: torch.Tensor
-    # Settings of nn.Conv2d, as it has them.
+    # Settings of torch's convolutions, as they have them: one number per dimension of positions.
     in_channels: int
     out_channels: int
-    kernel_size: Pair
-    stride: Pair
-    padding: Pair | str
-    dilation: Pair
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] | str
+    dilation: tuple[int, ...]
     groups: int
 
-    @classmethod
-    def covers(cls, layer: Any) -> bool:
-        """Zero padding of the same width on both sides."""
-        return super().covers(layer) and layer.padding_mode == "zeros" and _is_symmetric(layer)
-
     @property
-    def padding_sizes(self) -> Pair:
+    def padding_sizes(self) -> tuple[int, ...]:
         """The padding in numbers, where the setting may be a word."""
         if self.padding == "valid":
-            return (0, 0)
+            return (0,) * self.POSITIONS
         if isinstance(self.padding, str):  # "same"
-            (kh, kw), (dh, dw) = self.kernel_size, self.dilation
-            return dh * (kh - 1) // 2, dw * (kw - 1) // 2
+            sizes = zip(self.dilation, self.kernel_size, strict=True)
+            return tuple(d * (k - 1) // 2 for d, k in sizes)
         return self.padding
 
+    @property
+    def on_planes(self) -> dict[str, Any]:
+        """Stride, padding, dilation and groups of the same convolution over planes."""
+        return {
+            "stride": _on_plane(self.stride, 1),
+            "padding": _on_plane(self.padding_sizes, 0),
+            "dilation": _on_plane(self.dilation, 1),
+            "groups": self.groups,
+        }
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Plain [N, C, H, W] -> [N, O, H', W'], as nn.Conv2d does it."""
-        if x.ndim == 3:
+        """Plain [N, C, *positions] -> [N, O, *positions], as torch's layer does it."""
+        if x.ndim == self.POSITIONS + 1:
             return self.forward(x[None])[0]
-        if not native(x) or not native(self.weight) or not x.numel():
+        if self.way == DENSE or not native(x) or not native(self.weight) or not x.numel():
             return self.in_dense(x)
-        return from_blocks(self._on_blocks(to_blocks(x), len(x), relu=False), len(x))
+        return self._plain(self._on_blocks(to_blocks(x), len(x), relu=False), len(x))
 
     def on_blocks(self, x: torch.Tensor, batch: int) -> torch.Tensor:
         """Blocks -> blocks, with the ReLU behind it if there is one."""
         if not native(x) or not native(self.weight):
-            y = self.in_dense(from_blocks(x, batch))
+            y = self.in_dense(self._plain(x, batch))
             return to_blocks(y.relu() if self.relu else y)
         return self._on_blocks(x, batch, relu=self.relu)
 
@@ -74,34 +82,37 @@ class SparseConv2d(PackedModule):
         return self._products(x).forward(self.weight, x, batch, after)
 
     def ways(self) -> tuple[str, ...]:
-        """All three where the Winograd kernel covers this layer: 3 x 3, stride 1, one group."""
-        plain = self.stride == self.dilation == (1, 1) and self.groups == 1
-        small = self.kernel_size == (3, 3) and max(self.padding_sizes) <= 2
-        return WAYS if plain and small else (SPARSE, DENSE)
+        """By the surviving weights, or in torch."""
+        return SPARSE, DENSE
+
+    def _plain(self, x: torch.Tensor, batch: int) -> torch.Tensor:
+        return from_blocks(x, batch) if self.POSITIONS == 2 else from_lines(x, batch)
 
     def _products(self, x: torch.Tensor) -> SparseProducts:
-        channels, height, width, lanes = x.shape[1:]
-        index = self.index((channels, height, width), lanes)
-        if self.way != WINOGRAD or lanes != LANES:
-            return SparseProducts(index)
-        shape = WinogradShape(channels, self.out_channels, (height, width), self.padding_sizes)
-        return WinogradProducts(index, self.packed["weight"], shape)
+        return SparseProducts(self.index(tuple(x.shape[1:4]), x.shape[4]))
 
     def in_dense(self, x: torch.Tensor) -> torch.Tensor:
         """Plain activations through torch's own convolution: for layers that are hardly sparse."""
         settings = (self.stride, self.padding_sizes, self.dilation, self.groups)
-        return F.conv2d(x, self.whole("weight"), self.dense("bias"), *settings)
+        return type(self).in_torch(x, self.whole("weight"), self.dense("bias"), *settings)
 
-    def index(self, in_shape: tuple[int, int, int], lanes: int = LANES) -> ConvIndex:
+    def index(self, in_shape: tuple[int, ...], lanes: int = LANES) -> ConvIndex:
         """Where the kernels find the weights: prepared once per size of input and lanes."""
         key = (*in_shape, lanes)
         if key not in self.indices:
             if len(self.indices) >= MOST_INDICES:
                 del self.indices[next(iter(self.indices))]  # the oldest
-            settings = (self.stride, self.padding_sizes, self.dilation, self.groups)
-            self.indices[key] = ConvIndex(self.packed["weight"].mask, in_shape, *settings, lanes)
+            self.indices[key] = self._new_index(in_shape, lanes)
         index: ConvIndex = self.indices[key]
         return index
+
+    def _new_index(self, in_shape: tuple[int, ...], lanes: int) -> ConvIndex:
+        return ConvIndex(self._mask(), in_shape, **self.on_planes, lanes=lanes)  # type: ignore[arg-type]
+
+    def _mask(self) -> torch.Tensor:
+        """The mask of the same convolution over planes."""
+        mask = self.packed["weight"].mask
+        return mask if self.POSITIONS == 2 else mask[:, :, None]
 
     def extra_repr(self) -> str:
         """For print(model)."""
@@ -112,8 +123,51 @@ class SparseConv2d(PackedModule):
         )
 
 
-def _is_symmetric(layer: nn.Conv2d) -> bool:
-    """Whether as much padding goes to the left and top as to the right and bottom."""
-    if layer.padding != "same":
-        return True
+class SparseConv2d(SparseConvolution):
+    """A convolution whose surviving weights are its only parameters."""
+
+    in_torch = F.conv2d
+
+    @classmethod
+    def covers(cls, layer: Any) -> bool:
+        """Zero padding of the same width on both sides."""
+        return super().covers(layer) and pads_evenly(layer)
+
+    def ways(self) -> tuple[str, ...]:
+        """All three where the Winograd kernel covers this layer: 3 x 3, stride 1, one group."""
+        plain = self.stride == self.dilation == (1, 1) and self.groups == 1
+        small = self.kernel_size == (3, 3) and max(self.padding_sizes) <= 2
+        return WAYS if plain and small else (SPARSE, DENSE)
+
+    def _products(self, x: torch.Tensor) -> SparseProducts:
+        channels, height, width, lanes = x.shape[1:]
+        index = self.index((channels, height, width), lanes)
+        if self.way != WINOGRAD or lanes != LANES:
+            return SparseProducts(index)
+        padding = _on_plane(self.padding_sizes, 0)
+        shape = WinogradShape(channels, self.out_channels, (height, width), padding)
+        return WinogradProducts(index, self.packed["weight"], shape)
+
+
+class SparseConv1d(SparseConvolution):
+    """The same over lines."""
+
+    POSITIONS = 1
+    in_torch = F.conv1d
+
+    @classmethod
+    def covers(cls, layer: Any) -> bool:
+        """Zero padding of the same width on both sides."""
+        return super().covers(layer) and pads_evenly(layer)
+
+
+def pads_evenly(layer: Any) -> bool:
+    """Whether a layer pads with zeros, as many on the left and top as on the right and bottom."""
+    if layer.padding_mode != "zeros" or layer.padding != "same":
+        return bool(layer.padding_mode == "zeros")
     return all(d * (k - 1) % 2 == 0 for k, d in zip(layer.kernel_size, layer.dilation, strict=True))
+
+
+def _on_plane(sizes: tuple[int, ...], one_row: int) -> Pair:
+    """A setting of each direction of a plane; a line has `one_row` for the height."""
+    return (one_row, sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1])
