@@ -236,6 +236,25 @@ def test_a_network_that_goes_down_and_up_stays_in_blocks():
     assert isinstance(fast[3], SparseConvTranspose2d)
 
 
+class Skip(nn.Module):
+    """Down and up again, with the way across beside it: a U-Net."""
+
+    def __init__(self, dim=1):
+        super().__init__()
+        self.dim = dim
+        self.down, self.up = nn.Conv2d(4, 4, 3, 2, 1), nn.ConvTranspose2d(4, 4, 2, 2)
+        self.last = nn.Conv2d(4 * (1 + (dim == 1)), 3, 1)
+
+    def forward(self, x):
+        return self.last(torch.cat([x, self.up(self.down(x).relu())], dim=self.dim))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_channels_are_put_side_by_side_in_blocks(dim):
+    fast = assert_network(pruned(Skip(dim)), torch.randn(18, 4, 8, 8), ["cat"])
+    assert fast.snip_conversion.source.count("from_blocks(") == (1 if dim == 1 else 2)
+
+
 def test_networks_of_volumes_and_of_transposed_lines():
     volumes = nn.Sequential(
         *(nn.Conv3d(2, 4, 3, padding=1), nn.BatchNorm3d(4), nn.ReLU(), nn.MaxPool3d(2)),

@@ -35,6 +35,7 @@ from snip.engine.layers.pool import (
 from snip.tracing.arguments import (
     averages_planes,
     flattens_rows,
+    given,
     pool_settings,
     setting,
     writes_in_place,
@@ -114,6 +115,8 @@ class Converter:
         if isinstance(module, BlockNorm) and value.form == BLOCKS:
             return self._layer(node, module, BLOCKS)
         known = self._operation(node)
+        if known.kind is Kind.CONCATENATE:
+            return self._concatenate(node) or self._plain(node)
         converted = any(self.values[given].form != PLAIN for given in node.all_input_nodes)
         if not value.forms or not converted or not known.on_layouts:
             return self._plain(node)
@@ -160,6 +163,20 @@ class Converter:
         parts = self._as(one, form), self._as(two, form)
         function = getattr(torch, self._operation(node).name)
         return self._made(form, function, *parts, batch=self.values[one].batch)
+
+    def _concatenate(self, node: fx.Node) -> Value | None:
+        """Channels side by side, which blocks have in the same dimension as plain tensors."""
+        parts, dim = node.args[0], given(node, 1, "dim", 0)
+        if not isinstance(parts, (list, tuple)) or not all(isinstance(p, fx.Node) for p in parts):
+            return None
+        values = [self.values[part] for part in parts]  # type: ignore[index]
+        sizes = [(self._shape(part)[:1], part.meta.get("doubled", ())[:1]) for part in parts]  # type: ignore[union-attr]
+        ranks = {len(self._shape(part)) for part in parts}
+        alike = ranks in ({3}, {4}) and all(size == sizes[0] for size in sizes)
+        if dim != 1 or not alike or BLOCKS not in (value.form for value in values):
+            return None
+        blocks = [self._as(part, BLOCKS) for part in parts]
+        return self._made(BLOCKS, torch.cat, blocks, 1, batch=values[0].batch)
 
     def _max_pool(self, node: fx.Node, module: Any, value: Value) -> Value | None:
         settings = pool_settings(node, module)

@@ -24,10 +24,13 @@ from snip.engine.kernels.library import instruction_set
 from snip.engine.layers.conv import SparseConvolution
 from snip.engine.layers.layouts import from_blocks, to_blocks
 from snip.engine.layers.linear import SparseLinear
+from snip.engine.layers.norm import BlockNorm
 from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD, PackedModule
 from snip.engine.layers.recurrent import SparseRecurrent
 from snip.engine.layers.volume import SparseConv3d
-from snip.tracing.forward import Traced
+from snip.tracing.forward import Traced, called
+from snip.tracing.kinds import Kind
+from snip.tracing.operations import operation
 
 ROUNDS = 3
 # A linear layer of fewer weights costs less than timing it would, and a dense one among sparse ones
@@ -70,6 +73,9 @@ def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: b
     if not convolutions:
         return chosen
     ranks = {len(node.meta["shape"]) for node, _ in convolutions}
+    for node in traced.graph.nodes:
+        if _is_plain(node, root):
+            graph.add_edge(node, PLAIN)  # no capacity means no cut
     _add_borders(graph, traced, ranks, timings)
     _, (_, plain) = nx.minimum_cut(graph, BLOCKS, PLAIN)
     return chosen | {name: DENSE for node, name in convolutions if node in plain}
@@ -80,12 +86,19 @@ def _is_batch(layer: SparseConvolution, node: fx.Node) -> bool:
     return len(node.meta.get("shape", ())) == layer.POSITIONS + 2
 
 
+def _is_plain(node: fx.Node, root: nn.Module) -> bool:
+    """Whether a node gives plain tensors, or takes them, however its neighbours run."""
+    module = called(node, root)
+    if isinstance(module, (SparseConvolution, BlockNorm)):
+        return False
+    known = operation(node, module)
+    return not known.on_layouts and known.kind is not Kind.CONCATENATE
+
+
 def _add_borders(graph: nx.DiGraph, traced: Traced, ranks: set[int], timings: Timings) -> None:
     """Add what a change of layout between neighbours of these ranks costs, in both directions."""
     for node in traced.graph.nodes:
         shape = node.meta.get("shape", ())
-        if node.op == "placeholder":
-            graph.add_edge(node, PLAIN)  # no capacity means no cut: what comes in is plain
         if len(shape) not in ranks:
             continue  # matrices are cheap to convert, and lie behind every convolution
         cost = _conversion_time(shape, timings)
@@ -104,8 +117,10 @@ def _conv_times(
     kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
     work = kept * math.prod(node.meta["shape"]) // node.meta["shape"][1]
     seconds = {SPARSE: 0.0, WINOGRAD: math.inf, DENSE: math.inf}
-    if kept * 50 < total or work < LITTLE:
-        return seconds  # dense has never won with 2% of the weights or fewer, so it is not timed
+    # A layer in groups has few weights however dense it is, and conversions can cost more than it
+    # saves: it is always timed. Of others, dense has never won with 2% of the weights or fewer.
+    if layer.groups == 1 and (kept * 50 < total or work < LITTLE):
+        return seconds
 
     def work_of(way: str) -> Callable[[], object]:
         x = torch.randn(shape) if way == DENSE else to_blocks(torch.randn(shape))
