@@ -134,6 +134,14 @@ def test_a_size_that_is_asked_of_a_transposed_layer_is_made():
     torch.testing.assert_close(sparse(x, output_size=[12, 11]).double(), want)
 
 
+def test_volumes_too_deep_to_be_folded_run_dense(monkeypatch):
+    exact, sparse = pair_of(nn.Conv3d(3, 4, 3))
+    x = torch.randn(2, 3, 9, 4, 4)
+    monkeypatch.setattr("snip.engine.layers.volume.MOST_FOLDED", 1000)
+    assert_same(exact, sparse, x)
+    assert not sparse.indices  # no index was made
+
+
 def test_what_pads_otherwise_stays_dense():
     for layer in (
         nn.Conv1d(3, 4, 3, padding=1, padding_mode="circular"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,10 @@ from snip.engine.layers.products import After, ConvProduct, SparseProducts, Wino
 MOST_INDICES = 8  # sizes of input whose index is kept
 
 
-class SparseConvolution(PackedModule):
-    """What convolutions over planes and lines share; a line is a plane of height one."""
+class PackedConvolution(PackedModule):
+    """What all convolutions share: settings, torch's own way, an index per size of input."""
 
-    POSITIONS = 2  # dimensions of positions: 1 or 2
+    POSITIONS: int  # dimensions of positions
     in_torch: Callable[..., torch.Tensor]  # torch's own function
 
     weight: torch.Tensor
@@ -34,6 +35,15 @@ class SparseConvolution(PackedModule):
     dilation: tuple[int, ...]
     groups: int
 
+    @classmethod
+    def covers(cls, layer: Any) -> bool:
+        """Zero padding of the same width on both sides."""
+        return super().covers(layer) and _pads_evenly(layer)
+
+    def ways(self) -> tuple[str, ...]:
+        """By the surviving weights, or in torch."""
+        return SPARSE, DENSE
+
     @property
     def padding_sizes(self) -> tuple[int, ...]:
         """The padding in numbers, where the setting may be a word."""
@@ -44,22 +54,45 @@ class SparseConvolution(PackedModule):
             return tuple(d * (k - 1) // 2 for d, k in sizes)
         return self.padding
 
-    @property
-    def on_planes(self) -> dict[str, Any]:
-        """Stride, padding, dilation and groups of the same convolution over planes."""
-        return {
-            "stride": _on_plane(self.stride, 1),
-            "padding": _on_plane(self.padding_sizes, 0),
-            "dilation": _on_plane(self.dilation, 1),
-            "groups": self.groups,
-        }
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Plain [N, C, *positions] -> [N, O, *positions], as torch's layer does it."""
         if x.ndim == self.POSITIONS + 1:
             return self.forward(x[None])[0]
         if self.way == DENSE or not native(x) or not native(self.weight) or not x.numel():
             return self.in_dense(x)
+        return self.in_sparse(x)
+
+    def in_sparse(self, x: torch.Tensor) -> torch.Tensor:
+        """Plain activations through the native kernels, with conversions before and after."""
+        raise NotImplementedError
+
+    def in_dense(self, x: torch.Tensor) -> torch.Tensor:
+        """Plain activations through torch's own convolution: for layers that are hardly sparse."""
+        settings = (self.stride, self.padding_sizes, self.dilation, self.groups)
+        return type(self).in_torch(x, self.whole("weight"), self.dense("bias"), *settings)
+
+    def kept_index(self, key: tuple[int, ...], make: Callable[[], Any]) -> Any:
+        """Where the kernels find the weights: prepared once per size of input and lanes."""
+        if key not in self.indices:
+            if len(self.indices) >= MOST_INDICES:
+                del self.indices[next(iter(self.indices))]  # the oldest
+            self.indices[key] = make()
+        return self.indices[key]
+
+    def extra_repr(self) -> str:
+        """For print(model)."""
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, padding={self.padding_sizes}, "
+            f"kept={self.packed['weight'].kept:,}"
+        )
+
+
+class SparseConvolution(PackedConvolution):
+    """What convolutions over planes and lines share; a line is a plane of height one."""
+
+    def in_sparse(self, x: torch.Tensor) -> torch.Tensor:
+        """Plain activations through the native kernels."""
         return self._plain(self._on_blocks(to_blocks(x), len(x), relu=False), len(x))
 
     def on_blocks(self, x: torch.Tensor, batch: int) -> torch.Tensor:
@@ -81,57 +114,37 @@ class SparseConvolution(PackedModule):
         x = x.contiguous()
         return self._products(x).forward(self.weight, x, batch, after)
 
-    def ways(self) -> tuple[str, ...]:
-        """By the surviving weights, or in torch."""
-        return SPARSE, DENSE
-
     def _plain(self, x: torch.Tensor, batch: int) -> torch.Tensor:
         return from_blocks(x, batch) if self.POSITIONS == 2 else from_lines(x, batch)
 
     def _products(self, x: torch.Tensor) -> SparseProducts:
-        return SparseProducts(self.index(tuple(x.shape[1:4]), x.shape[4]))
+        channels, height, width, lanes = x.shape[1:]
+        return SparseProducts(self.index((channels, height, width), lanes))
 
-    def in_dense(self, x: torch.Tensor) -> torch.Tensor:
-        """Plain activations through torch's own convolution: for layers that are hardly sparse."""
-        settings = (self.stride, self.padding_sizes, self.dilation, self.groups)
-        return type(self).in_torch(x, self.whole("weight"), self.dense("bias"), *settings)
-
-    def index(self, in_shape: tuple[int, ...], lanes: int = LANES) -> ConvIndex:
-        """Where the kernels find the weights: prepared once per size of input and lanes."""
-        key = (*in_shape, lanes)
-        if key not in self.indices:
-            if len(self.indices) >= MOST_INDICES:
-                del self.indices[next(iter(self.indices))]  # the oldest
-            self.indices[key] = self._new_index(in_shape, lanes)
-        index: ConvIndex = self.indices[key]
+    def index(self, in_shape: tuple[int, int, int], lanes: int = LANES) -> ConvIndex:
+        """Where the kernels find the weights, for inputs of one size."""
+        make = partial(self._new_index, in_shape, lanes)
+        index: ConvIndex = self.kept_index((*in_shape, lanes), make)
         return index
 
-    def _new_index(self, in_shape: tuple[int, ...], lanes: int) -> ConvIndex:
-        return ConvIndex(self._mask(), in_shape, **self.on_planes, lanes=lanes)  # type: ignore[arg-type]
-
-    def _mask(self) -> torch.Tensor:
-        """The mask of the same convolution over planes."""
+    def _new_index(self, in_shape: tuple[int, int, int], lanes: int) -> ConvIndex:
         mask = self.packed["weight"].mask
-        return mask if self.POSITIONS == 2 else mask[:, :, None]
-
-    def extra_repr(self) -> str:
-        """For print(model)."""
-        return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
-            f"stride={self.stride}, padding={self.padding_sizes}, "
-            f"kept={self.packed['weight'].kept:,}"
+        return ConvIndex(
+            mask if self.POSITIONS == 2 else mask[:, :, None],
+            in_shape,
+            stride=_on_plane(self.stride, 1),
+            padding=_on_plane(self.padding_sizes, 0),
+            dilation=_on_plane(self.dilation, 1),
+            groups=self.groups,
+            lanes=lanes,
         )
 
 
 class SparseConv2d(SparseConvolution):
     """A convolution whose surviving weights are its only parameters."""
 
+    POSITIONS = 2
     in_torch = F.conv2d
-
-    @classmethod
-    def covers(cls, layer: Any) -> bool:
-        """Zero padding of the same width on both sides."""
-        return super().covers(layer) and pads_evenly(layer)
 
     def ways(self) -> tuple[str, ...]:
         """All three where the Winograd kernel covers this layer: 3 x 3, stride 1, one group."""
@@ -140,13 +153,13 @@ class SparseConv2d(SparseConvolution):
         return WAYS if plain and small else (SPARSE, DENSE)
 
     def _products(self, x: torch.Tensor) -> SparseProducts:
+        sparse = super()._products(x)
         channels, height, width, lanes = x.shape[1:]
-        index = self.index((channels, height, width), lanes)
         if self.way != WINOGRAD or lanes != LANES:
-            return SparseProducts(index)
+            return sparse
         padding = _on_plane(self.padding_sizes, 0)
         shape = WinogradShape(channels, self.out_channels, (height, width), padding)
-        return WinogradProducts(index, self.packed["weight"], shape)
+        return WinogradProducts(sparse.index, self.packed["weight"], shape)
 
 
 class SparseConv1d(SparseConvolution):
@@ -155,13 +168,8 @@ class SparseConv1d(SparseConvolution):
     POSITIONS = 1
     in_torch = F.conv1d
 
-    @classmethod
-    def covers(cls, layer: Any) -> bool:
-        """Zero padding of the same width on both sides."""
-        return super().covers(layer) and pads_evenly(layer)
 
-
-def pads_evenly(layer: Any) -> bool:
+def _pads_evenly(layer: Any) -> bool:
     """Whether a layer pads with zeros, as many on the left and top as on the right and bottom."""
     if layer.padding_mode != "zeros" or layer.padding != "same":
         return bool(layer.padding_mode == "zeros")

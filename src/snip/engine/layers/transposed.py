@@ -71,7 +71,7 @@ class SparseTransposed(SparseConvolution):
     def _products(self, x: torch.Tensor) -> SparseProducts:
         return TransposedProducts(super()._products(x).index)
 
-    def _new_index(self, in_shape: tuple[int, ...], lanes: int) -> ConvIndex:
+    def _new_index(self, in_shape: tuple[int, int, int], lanes: int) -> ConvIndex:
         sizes = zip(
             *(in_shape[-self.POSITIONS :], self.stride, self.padding_sizes, self.dilation),
             *(self.kernel_size, self.output_padding),
@@ -85,6 +85,7 @@ class SparseTransposed(SparseConvolution):
 class SparseConvTranspose2d(SparseTransposed):
     """A transposed convolution whose surviving weights are its only parameters."""
 
+    POSITIONS = 2
     in_torch = F.conv_transpose2d
 
 
