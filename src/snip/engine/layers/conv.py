@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from snip.engine.layers.packing import DENSE, SPARSE, WAYS, WINOGRAD, PackedModu
 from snip.engine.layers.products import After, ConvProduct, SparseProducts, WinogradProducts
 
 MOST_INDICES = 8  # sizes of input whose index is kept
+LIGHT_KERNEL = 25  # positions that a light depthwise layer reads at most
 
 
 class PackedConvolution(PackedModule):
@@ -92,7 +94,9 @@ class SparseConvolution(PackedConvolution):
     """What convolutions over planes and lines share; a line is a plane of height one."""
 
     def in_sparse(self, x: torch.Tensor) -> torch.Tensor:
-        """Plain activations through the native kernels."""
+        """Plain activations through the native kernels, where that can pay."""
+        if not torch.is_grad_enabled() and self._is_light():
+            return self.in_dense(x)
         return self._plain(self._on_blocks(to_blocks(x), len(x), relu=False), len(x))
 
     def on_blocks(self, x: torch.Tensor, batch: int) -> torch.Tensor:
@@ -113,6 +117,13 @@ class SparseConvolution(PackedConvolution):
         """Blocks -> blocks without gradients, which spares what autograd costs."""
         x = x.contiguous()
         return self._products(x).forward(self.weight, x, batch, after)
+
+    def _is_light(self) -> bool:
+        """Whether inference costs no more than the conversions before and after it.
+
+        So it is with depthwise layers of small kernels (python bench/layers.py depthwise).
+        """
+        return self.groups == self.in_channels > 1 and math.prod(self.kernel_size) <= LIGHT_KERNEL
 
     def _plain(self, x: torch.Tensor, batch: int) -> torch.Tensor:
         return from_blocks(x, batch) if self.POSITIONS == 2 else from_lines(x, batch)
