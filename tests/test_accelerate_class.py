@@ -247,8 +247,6 @@ class Reversed(nn.GRU):
     [
         (Doubled(6, 6), (5, 6)),
         (Reversed(6, 6), (3, 5, 6)),
-        (nn.GRU(6, 6, num_layers=2), (3, 5, 6)),
-        (nn.LSTM(6, 6, bidirectional=True), (3, 5, 6)),
         (nn.LSTM(6, 6, proj_size=3), (3, 5, 6)),
         (nn.Conv2d(2, 6, 4, padding="same"), (5, 2, 6, 6)),
         (nn.Conv2d(2, 6, 3, padding=1, padding_mode="reflect"), (5, 2, 6, 6)),

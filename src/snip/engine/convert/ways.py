@@ -21,11 +21,16 @@ from snip.common.progress import track
 from snip.engine.convert.linear_ways import dense_linear_wins
 from snip.engine.convert.timings import Timings
 from snip.engine.convert.trials import best, machine, round_of, run_as, setting
-from snip.engine.layers.conv import SparseConv2d
+from snip.engine.layers.conv import SparseConvolution
 from snip.engine.layers.layouts import from_blocks, to_blocks
 from snip.engine.layers.linear import PlainLinear
-from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD
-from snip.tracing.forward import Traced
+from snip.engine.layers.norm import BlockNorm
+from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD, PackedModule
+from snip.engine.layers.recurrent import SparseRecurrent
+from snip.engine.layers.volume import SparseConv3d
+from snip.tracing.forward import Traced, called
+from snip.tracing.kinds import Kind
+from snip.tracing.operations import operation
 
 # Below this much work (multiply-adds, about a millisecond) timing costs more than it saves, and
 # converting would break a straight network in two.
@@ -41,7 +46,7 @@ def fastest_ways(traced: Traced, root: nn.Module, timings: Timings, *, training:
 
 
 def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: bool) -> Ways:
-    nodes = [n for n in traced.graph.nodes if n.op == "call_module" and "shape" in n.meta]
+    nodes = [n for n in traced.graph.nodes if n.op == "call_module"]
     layers = [(n, root.get_submodule(str(n.target))) for n in nodes]
     chosen: Ways = {}
     convolutions, graph = [], nx.DiGraph()
@@ -50,7 +55,10 @@ def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: b
         if isinstance(layer, PlainLinear):
             if dense_linear_wins(layer, _input_shape(node), timings, training):
                 chosen[name] = DENSE
-        elif isinstance(layer, SparseConv2d) and len(node.meta["shape"]) == 4:
+        elif isinstance(layer, (SparseRecurrent, SparseConv3d)):
+            if _dense_wins(layer, node, timings, training):
+                chosen[name] = DENSE
+        elif isinstance(layer, SparseConvolution) and _is_batch(layer, node):
             seconds = _conv_times(layer, node, timings, training)
             on_blocks = min((SPARSE, WINOGRAD), key=lambda way: seconds[way])
             graph.add_edge(BLOCKS, node, capacity=seconds[DENSE])
@@ -60,18 +68,34 @@ def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: b
                 chosen[name] = WINOGRAD
     if not convolutions:
         return chosen
-    _add_borders(graph, traced, timings)
+    ranks = {len(node.meta["shape"]) for node, _ in convolutions}
+    for node in traced.graph.nodes:
+        if _is_plain(node, root):
+            graph.add_edge(node, PLAIN)  # no capacity means no cut
+    _add_borders(graph, traced, ranks, timings)
     _, (_, plain) = nx.minimum_cut(graph, BLOCKS, PLAIN)
     return chosen | {name: DENSE for node, name in convolutions if node in plain}
 
 
-def _add_borders(graph: nx.DiGraph, traced: Traced, timings: Timings) -> None:
-    """Add what a change of layout between neighbours costs, in both directions."""
+def _is_batch(layer: SparseConvolution, node: fx.Node) -> bool:
+    """Whether a convolution is called with a batch, not with a single plane or line."""
+    return len(node.meta.get("shape", ())) == layer.POSITIONS + 2
+
+
+def _is_plain(node: fx.Node, root: nn.Module) -> bool:
+    """Whether a node gives plain tensors, or takes them, however its neighbours run."""
+    module = called(node, root)
+    if isinstance(module, (SparseConvolution, BlockNorm)):
+        return False
+    known = operation(node, module)
+    return not known.on_layouts and known.kind is not Kind.CONCATENATE
+
+
+def _add_borders(graph: nx.DiGraph, traced: Traced, ranks: set[int], timings: Timings) -> None:
+    """Add what a change of layout between neighbours of these ranks costs, in both directions."""
     for node in traced.graph.nodes:
         shape = node.meta.get("shape", ())
-        if node.op == "placeholder":
-            graph.add_edge(node, PLAIN)  # no capacity means no cut: what comes in is plain
-        if len(shape) != 4:
+        if len(shape) not in ranks:
             continue  # matrices are cheap to convert, and lie behind every convolution
         cost = _conversion_time(shape, timings)
         for user in node.users:
@@ -80,7 +104,7 @@ def _add_borders(graph: nx.DiGraph, traced: Traced, timings: Timings) -> None:
 
 
 def _conv_times(
-    layer: SparseConv2d, node: fx.Node, timings: Timings, training: bool
+    layer: SparseConvolution, node: fx.Node, timings: Timings, training: bool
 ) -> dict[str, float]:
     """Seconds of a forward pass (in training with the backward pass) in each way."""
     source: Any = node.args[0]
@@ -89,8 +113,10 @@ def _conv_times(
     kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
     work = kept * math.prod(node.meta["shape"]) // node.meta["shape"][1]
     seconds = {SPARSE: 0.0, WINOGRAD: math.inf, DENSE: math.inf}
-    if kept * 50 < total or work < LITTLE:
-        return seconds  # dense has never won with 2% of the weights or fewer, so it is not timed
+    # A layer in groups has few weights however dense it is, and conversions can cost more than it
+    # saves: it is always timed. Of others, dense has never won with 2% of the weights or fewer.
+    if layer.groups == 1 and (kept * 50 < total or work < LITTLE):
+        return seconds
 
     def work_of(way: str) -> Callable[[], object]:
         x = torch.randn(shape) if way == DENSE else to_blocks(torch.randn(shape))
@@ -108,6 +134,28 @@ def _conv_times(
 def _input_shape(node: fx.Node) -> tuple[int, ...]:
     source: Any = node.args[0]
     return tuple(source.meta["shape"])
+
+
+def _dense_wins(layer: PackedModule, node: fx.Node, timings: Timings, training: bool) -> bool:
+    """Whether a layer that takes and gives plain tensors is faster in torch."""
+    source: Any = node.args[0]
+    shape = source.meta.get("shape")
+    if shape is None:  # packed sequences
+        return False
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        made = layer(x)
+        return made[0] if isinstance(made, tuple) else made
+
+    def work_of(way: str) -> Callable[[], object]:
+        x = torch.randn(shape, requires_grad=source.op != "placeholder")
+        return round_of(partial(run_as, layer, way, forward, x), layer, x, training)
+
+    key = f"{type(layer).__name__} {list(shape)} {layer.extra_repr()} {setting(training)}"
+    seconds = {
+        way: timings.get(f"{way} {key}", partial(work_of, way), best) for way in (SPARSE, DENSE)
+    }
+    return seconds[DENSE] < seconds[SPARSE]
 
 
 def _conversion_time(shape: tuple[int, ...], timings: Timings) -> float:

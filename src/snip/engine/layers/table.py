@@ -9,14 +9,20 @@ import sys
 
 from torch import nn
 
-from snip.engine.layers.conv import SparseConv2d
+from snip.engine.layers.conv import SparseConv1d, SparseConv2d
 from snip.engine.layers.linear import SparseConv1D, SparseLinear
 from snip.engine.layers.packing import PackedModule
 from snip.engine.layers.recurrent import SparseRecurrent
+from snip.engine.layers.transposed import SparseConvTranspose1d, SparseConvTranspose2d
+from snip.engine.layers.volume import SparseConv3d
 
 # By exact type: a user's subclass may compute something else.
 SPARSE_LAYERS: dict[type[nn.Module], type[PackedModule]] = {
+    nn.Conv1d: SparseConv1d,
     nn.Conv2d: SparseConv2d,
+    nn.Conv3d: SparseConv3d,
+    nn.ConvTranspose1d: SparseConvTranspose1d,
+    nn.ConvTranspose2d: SparseConvTranspose2d,
     nn.Linear: SparseLinear,
     nn.LSTM: SparseRecurrent,
     nn.GRU: SparseRecurrent,
