@@ -20,6 +20,7 @@ from snip.engine.kernels.library import available, reason
 from snip.engine.pace import Seconds, WorkOf, is_slower, step_of, step_seconds
 from snip.engine.sparse_copy import DenseError, SparseCopies, Ways
 from snip.masks import Masks, held_masks
+from snip.masks.holding import leave
 
 PRUNED = 0.1  # with fewer zeros than this a model was not pruned: some layers begin with zeros
 
@@ -38,7 +39,7 @@ def accelerate(
     arguments or a dict of keywords. Layers and the whole network are timed on it, in the mode that
     the model is in: for training or, after `model.eval()`, for inference.
     `ways` decides instead of the timing, by layer: "sparse" (all layers that it does not name),
-    "winograd" (a dense kernel in the engine's layout) or "dense" (the layer as it was).
+    "winograd" (a dense kernel in the engine's layout) or "dense" (torch's own).
     Without native kernels, where the copy would not compute the same and where it would be slower,
     the model itself comes back, with a warning: it runs dense.
     """
@@ -101,8 +102,10 @@ def sparse_or_dense(
         outcome = _timed(copies, chosen, work_of) if timed else Outcome(copies.copy(chosen), chosen)
     except DenseError as error:
         outcome = Outcome(model, why=f"{type(model).__name__} runs dense: {error}.")
-    if outcome.network is model and held is None:
-        found.apply(model)  # masks that were only given: as a copy would, it keeps its zeros
+    if outcome.network is not model:
+        leave(model)
+    elif held is None:  # masks that were only given: as a copy would, it keeps its zeros
+        found.apply(model)
     return outcome
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from snip.engine.convert.converter import Converter
 from snip.engine.convert.timings import Timings
 from snip.engine.convert.ways import fastest_ways
 from snip.engine.exchange import with_sparse_layers
-from snip.engine.layers.packing import DENSE, WAYS, PackedModule
+from snip.engine.layers.packing import DENSE, SPARSE, WAYS, PackedModule
 from snip.engine.layers.table import SPARSE_LAYERS, sparse_layer
 from snip.engine.pace import losing_layers
 from snip.engine.proof import why_not
@@ -50,7 +50,7 @@ class SparseCopies:
         if self.traced is None:
             return self.without_losing({})
         timings = Timings()
-        root = self._root(())
+        root = self._root({})
         found = fastest_ways(self.traced, root, timings, training=self.model.training)
         timings.save()
         return found
@@ -58,7 +58,7 @@ class SparseCopies:
     def without_losing(self, ways: Ways) -> Ways:
         """These ways, with layers dense that are slower sparse, or fail, between plain tensors."""
         sparse = [name for name in self.names if ways.get(name) != DENSE]
-        losing = losing_layers(self.model, self._root(()), sparse, self.inputs)
+        losing = losing_layers(self.model, self._root({}), sparse, self.inputs)
         return ways | dict.fromkeys(losing, DENSE)
 
     def copy(self, ways: Mapping[str, str]) -> nn.Module:
@@ -68,11 +68,7 @@ class SparseCopies:
                 raise nearest("layer", name, self.names)
             if way not in WAYS:
                 raise nearest("way", way, WAYS)
-        dense = {name for name, way in ways.items() if way == DENSE}
-        if dense.issuperset(self.names):
-            raise DenseError("all its pruned layers do")
-        root = self._root(dense)
-        _set_ways(root, ways)
+        root = self._root(ways)
         conversion = Conversion(root)  # the user's own forward runs, over sparse layers
         if self.traced is not None:
             graph = Converter(self.traced, root).convert()
@@ -84,17 +80,31 @@ class SparseCopies:
             raise DenseError(f"accelerated, it would not do the same ({fault})")
         return fast
 
-    def _root(self, dense: Collection[str]) -> nn.Module:
-        """A copy of the model with sparse layers, but for those that run dense."""
+    def _root(self, ways: Mapping[str, str]) -> nn.Module:
+        """A copy of the model with sparse layers.
+
+        A layer that is to run dense and whose sparse kind cannot stays as it is.
+        """
         sparse: dict[nn.Module, PackedModule] = {}
         for name in self.names:
-            layer = self.model.get_submodule(name)
-            kind = sparse_layer(layer)
-            if kind is not None and name not in dense:
-                own = {key: f"{name}.{key}" for key in layer._parameters}
-                masks = {key: self.masks[n] for key, n in own.items() if n in self.masks}
-                sparse[layer] = kind(layer, masks)
+            way, layer = ways.get(name, SPARSE), self.model.get_submodule(name)
+            twin = self._sparse(name, layer)
+            if way in twin.ways():
+                sparse[layer], twin.way = twin, way
+            elif way != DENSE:
+                raise InputError(
+                    f"{name} cannot run {way!r}: it can run {' or '.join(twin.ways())} "
+                    "(winograd is for 3 x 3 convolutions of stride 1 in one group)."
+                )
+        if not sparse:
+            raise DenseError("all its pruned layers do")
         return with_sparse_layers(self.model, sparse, self.masks)
+
+    def _sparse(self, name: str, layer: nn.Module) -> PackedModule:
+        """The sparse counterpart of a layer."""
+        own = {key: f"{name}.{key}" for key in layer._parameters}
+        masks = {key: self.masks[full] for key, full in own.items() if full in self.masks}
+        return SPARSE_LAYERS[type(layer)](layer, masks)
 
 
 def _sparse_names(model: nn.Module, masks: Masks, inputs: Any) -> list[str]:
@@ -160,17 +170,3 @@ def _traced(model: nn.Module, lone: torch.Tensor | None) -> Traced | None:
             stacklevel=5,
         )
         return None
-
-
-def _set_ways(root: nn.Module, ways: Mapping[str, str]) -> None:
-    """Set how each sparse layer runs; what `ways` does not name runs sparse."""
-    for name, way in ways.items():
-        layer = root.get_submodule(name)
-        if not isinstance(layer, PackedModule):
-            continue  # it runs dense, as it was
-        if way not in layer.ways():
-            raise InputError(
-                f"{name} cannot run {way!r}: it can run {' or '.join(layer.ways())} "
-                "(winograd is for 3 x 3 convolutions of stride 1 in one group)."
-            )
-        layer.way = way

@@ -50,16 +50,26 @@ class SparseConv2d(PackedModule):
         """Plain [N, C, H, W] -> [N, O, H', W'], as nn.Conv2d does it."""
         if x.ndim == 3:
             return self.forward(x[None])[0]
-        if not native(x) or not native(self.weight) or not x.numel():
+        if not self._takes(x) or not x.numel():
             return self.in_dense(x)
         return from_blocks(self._on_blocks(to_blocks(x), len(x), relu=False), len(x))
 
     def on_blocks(self, x: torch.Tensor, batch: int) -> torch.Tensor:
         """Blocks -> blocks, with the ReLU behind it if there is one."""
-        if not native(x) or not native(self.weight):
+        if not self._takes(x):
             y = self.in_dense(from_blocks(x, batch))
             return to_blocks(y.relu() if self.relu else y)
         return self._on_blocks(x, batch, relu=self.relu)
+
+    def _takes(self, x: torch.Tensor) -> bool:
+        """Whether the kernels take plain activations or blocks; torch says what is wrong else."""
+        return native(x) and native(self.weight) and self._fits(x.shape)
+
+    def _fits(self, shape: torch.Size) -> bool:
+        """Whether there are as many channels as weights, and room for the kernel."""
+        sizes = zip(shape[2:4], self.padding_sizes, self.dilation, self.kernel_size, strict=True)
+        room = all(size + 2 * p > d * (k - 1) for size, p, d, k in sizes)
+        return room and shape[1] == self.in_channels
 
     def _on_blocks(self, x: torch.Tensor, batch: int, *, relu: bool) -> torch.Tensor:
         bias = self.dense("bias")

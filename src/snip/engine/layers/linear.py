@@ -44,7 +44,7 @@ class SparseLinear(PackedModule):
 
     def on_columns(self, x: torch.Tensor) -> torch.Tensor:
         """[in features, N] -> [out features, N], with the ReLU behind it if there is one."""
-        if not native(x) or not native(self.weight):
+        if not native(x) or not native(self.weight) or x.shape[0] != self.in_features:
             y = as_columns(self.forward(x.t()).t())
             return y.relu() if self.relu else y
         return self._on_columns(x, relu=self.relu)
@@ -68,7 +68,8 @@ class SparseLinear(PackedModule):
         return SPARSE, DENSE
 
     def _takes(self, x: torch.Tensor) -> bool:
-        return native(x) and native(self.weight) and x.numel() > 0
+        fits = native(x) and native(self.weight) and x.numel() > 0
+        return fits and x.shape[-1] == self.in_features  # otherwise torch says what is wrong
 
     def extra_repr(self) -> str:
         """For print(model)."""
@@ -82,7 +83,8 @@ def linear_chain(x: torch.Tensor, *layers: SparseLinear) -> torch.Tensor:
     Once the products are sparse, most of a small network's step is what torch spends on each
     operation; a chain spends it once.
     """
-    if not native(x) or any(layer.way == DENSE or not native(layer.weight) for layer in layers):
+    fits = native(x) and x.shape[0] == layers[0].in_features
+    if not fits or any(layer.way == DENSE or not native(layer.weight) for layer in layers):
         for layer in layers:
             x = layer.on_columns(x)
         return x

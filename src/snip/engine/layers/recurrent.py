@@ -130,7 +130,8 @@ class SparseRecurrent(PackedModule):
         """As torch's layer: (outputs, last state)."""
         if isinstance(x, nn.utils.rnn.PackedSequence):
             raise InputError("packed sequences do not run sparse: pad them, or densify.")
-        if x.ndim != 3 or not x.numel() or not native(x) or not native(self.weight_ih_l0):
+        fits = x.ndim == 3 and x.numel() and x.shape[2] == self.input_size
+        if not fits or not native(x) or not native(self.weight_ih_l0):
             return self._in_dense(x, state)
         if self.batch_first:
             x = x.transpose(0, 1)
