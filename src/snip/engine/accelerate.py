@@ -17,7 +17,7 @@ from snip.common.errors import InputError, KindError, SnipWarning
 from snip.engine.accelerated import not_accelerated
 from snip.engine.exchange import with_ordinary_layers
 from snip.engine.kernels.library import available, reason
-from snip.engine.pace import Seconds, WorkOf, is_slower, step_of, step_seconds
+from snip.engine.pace import Seconds, WorkOf, is_slower, step_of, step_seconds, timing_decides
 from snip.engine.sparse_copy import DenseError, SparseCopies, Ways
 from snip.masks import Masks, held_masks
 from snip.masks.holding import leave
@@ -98,8 +98,11 @@ def sparse_or_dense(
             raise DenseError(reason())
         copies = SparseCopies(model, found, inputs)
         chosen = dict(copies.fastest_ways() if ways is None else ways)
-        work_of = work_of or step_of(inputs, training=model.training)
-        outcome = _timed(copies, chosen, work_of) if timed else Outcome(copies.copy(chosen), chosen)
+        if timed and timing_decides():
+            work_of = work_of or step_of(inputs, training=model.training)
+            outcome = _timed(copies, chosen, work_of)
+        else:
+            outcome = Outcome(copies.copy(chosen), chosen)
     except DenseError as error:
         outcome = Outcome(model, why=f"{type(model).__name__} runs dense: {error}.")
     if outcome.network is not model:

@@ -34,6 +34,12 @@ def is_slower(seconds: Mapping[str, float]) -> bool:
     return seconds[SPARSE] > NOISE * seconds[DENSE]
 
 
+def timing_decides() -> bool:
+    """Whether parameters may depend on timings: not where processes must have the same ones."""
+    group = torch.distributed
+    return not (group.is_available() and group.is_initialized() and group.get_world_size() > 1)
+
+
 def step_seconds(dense: nn.Module, sparse: nn.Module, work_of: WorkOf) -> Seconds:
     """Best seconds of the work of each; weights, buffers and modes stay as they were."""
     turns = track(range(1 + MOST), description="timing the network", total=1 + MOST)

@@ -20,7 +20,7 @@ from snip.engine.convert.ways import fastest_ways
 from snip.engine.exchange import with_sparse_layers
 from snip.engine.layers.packing import DENSE, SPARSE, WAYS, PackedModule
 from snip.engine.layers.table import SPARSE_LAYERS, sparse_layer
-from snip.engine.pace import losing_layers
+from snip.engine.pace import losing_layers, timing_decides
 from snip.engine.proof import why_not
 from snip.masks import Masks
 from snip.tracing.forward import Traced, UntraceableError, trace_for_training
@@ -48,7 +48,7 @@ class SparseCopies:
     def fastest_ways(self) -> Ways:
         """How each layer runs that is not fastest sparse, as far as layers are timed alone."""
         if self.traced is None:
-            return self.without_losing({})
+            return self.without_losing({}) if timing_decides() else {}
         timings = Timings()
         root = self._root({})
         found = fastest_ways(self.traced, root, timings, training=self.model.training)

@@ -230,16 +230,16 @@ _watching = False
 
 def after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
     """Zero the pruned weights that an optimiser may have moved."""
-    idle: list[_Keep] | None = []
+    keeps, idle = [], True
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             keep = parameter.__dict__.get(RIDER)
             if keep:
                 keep.zero_(parameter)
-                if idle is not None:
-                    idle = [*idle, keep] if keep.left and parameter.grad is None else None
-    if idle:
-        _warn_of_idle(optimizer, idle)
+                keeps.append(keep)
+                idle = idle and keep.left and parameter.grad is None
+    if keeps and idle:
+        _warn_of_idle(optimizer, keeps)
 
 
 def _warn_of_idle(optimizer: torch.optim.Optimizer, keeps: list[_Keep]) -> None:
@@ -251,5 +251,5 @@ def _warn_of_idle(optimizer: torch.optim.Optimizer, keeps: list[_Keep]) -> None:
         "whose network has parameters of its own. Make the optimiser of that network's "
         "parameters().",
         SnipWarning,
-        stacklevel=5,
+        stacklevel=4,
     )
