@@ -52,13 +52,11 @@ def take_step(network, inputs):
     optimizer.step()
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("kind", SMALL_ZOO)
-def test_the_zoo(kind, training):
+def test_the_zoo(kind):
     model, example, size, other = pruned(kind)
     masks, inputs = snip.held_masks(model), example(4, size)
-    fast = accelerated(model.train(training), inputs, ways={})
-    assert fast.training == training
+    fast = accelerated(model, inputs, ways={})
     if fast is model:
         assert kind == "gpt-2"  # whose layers are of a class of its own
         return
@@ -71,10 +69,10 @@ def test_the_zoo(kind, training):
     assert_same(plain, fast, inputs, False)
     fresh = SMALL_ZOO[kind][0]()
     fresh.load_state_dict(fast.state_dict())
-    assert_same(plain, accelerated(fresh, inputs, ways={}), inputs, False)
+    assert_same(plain, accelerated(fresh.eval(), inputs, ways={}), inputs, False)
 
 
-@pytest.mark.parametrize("kind", ["vit", "bert", "packed-lstm", "gan"])
+@pytest.mark.parametrize("kind", ["attention", "packed-lstm"])
 def test_whatever_the_timing_says_comes_back_and_computes_the_same(kind):
     model, example, size, _ = pruned(kind)
     inputs = example(4, size)

@@ -91,8 +91,6 @@ def sparse_or_dense(
     held = held_masks(model)
     found = _checked(model, held if masks is None else masks)
     inputs = example(model, batch)
-    if held is None and masks is None:
-        _hold_zeros(model, found)
     try:
         if not available():
             raise DenseError(reason())
@@ -105,10 +103,12 @@ def sparse_or_dense(
             outcome = Outcome(copies.copy(chosen), chosen)
     except DenseError as error:
         outcome = Outcome(model, why=f"{type(model).__name__} runs dense: {error}.")
+    if held is None and masks is None:
+        _hold_zeros(model, found)
+    elif held is None and outcome.network is model:
+        found.apply(model)  # masks that were only given: as a copy would, it keeps its zeros
     if outcome.network is not model:
         leave(model)
-    elif held is None:  # masks that were only given: as a copy would, it keeps its zeros
-        found.apply(model)
     return outcome
 
 
@@ -129,6 +129,7 @@ def _checked(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Mask
 
 
 def _hold_zeros(model: nn.Module, masks: Masks) -> None:
+    """Hold the zeros of a loaded model, and say so."""
     masks.apply(model)
     warnings.warn(
         f"this {type(model).__name__} held no masks, but {masks.sparsity:.1%} of its weights are "

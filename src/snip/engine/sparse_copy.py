@@ -56,10 +56,13 @@ class SparseCopies:
         return found
 
     def without_losing(self, ways: Ways) -> Ways:
-        """These ways, with layers dense that are slower sparse, or fail, between plain tensors."""
+        """These ways, with layers dense that are slower sparse, or fail, between plain tensors.
+
+        They stay as they are if no sparse layer would be left.
+        """
         sparse = [name for name in self.names if ways.get(name) != DENSE]
         losing = losing_layers(self.model, self._root({}), sparse, self.inputs)
-        return ways | dict.fromkeys(losing, DENSE)
+        return ways if len(losing) == len(sparse) else ways | dict.fromkeys(losing, DENSE)
 
     def copy(self, ways: Mapping[str, str]) -> nn.Module:
         """The accelerated network; DenseError if it would not do the same as the model."""
