@@ -95,12 +95,19 @@ def test_targets_are_not_taken_for_an_optional_argument():
 
 
 @pytest.mark.parametrize(
-    "batch", [torch.randn(5, 7), (torch.randn(5, 7), LABELS), {"pixels": torch.randn(5, 6)}]
+    ("build", "batch", "words"),
+    [
+        (mlp, torch.randn(5, 7), "mat1"),
+        (mlp, (torch.randn(5, 7), LABELS), "mat1"),
+        (mlp, {"pixels": torch.randn(5, 6)}, "pixels"),
+        (lambda: masked(Calls()), (torch.randn(5, 7), torch.rand(5)), "mat1"),
+        (lambda: masked(Calls()), torch.randn(5, 6), "scale"),
+    ],
 )
-def test_a_batch_that_the_model_does_not_take_is_refused_before_anything_else(batch):
-    model = mlp()
+def test_a_batch_that_the_model_does_not_take_is_refused_before_anything_else(build, batch, words):
+    model = build()
     snip.release(model)
-    with pytest.raises(snip.InputError, match="does not run on this batch"):
+    with pytest.raises(snip.InputError, match=f"does not run on this batch .*{words}"):
         snip.accelerate(model, batch)
     assert snip.held_masks(model) is None
 

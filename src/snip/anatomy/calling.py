@@ -43,24 +43,25 @@ def example(model: nn.Module, batch: Any) -> Any:
     Of an (inputs, targets) pair that is the inputs, where they are enough; of any other tuple its
     longest beginning that the model takes, so that targets may follow the arguments.
     """
-    first = first_tensor(batch)
-    if first is None or first.ndim == 0 or len(first) == 0:
+    if not any(tensor.ndim and len(tensor) for tensor in tensors_in(batch)):
         raise InputError(
             "there are no samples in what was given: give one typical batch, to see shapes and to "
             "time layers."
         )
-    errors = []
+    errors: list[Exception] = []
     for part in _parts(batch):
         with undisturbed(model), torch.no_grad():
             try:
                 call(model.eval(), copied(part))
                 return part
             except Exception as error:  # what a user's forward may raise has no common kind
-                errors.append(first_line(error))
+                fits = type(part) is not tuple or _accepts(model, part)
+                errors.insert(0 if fits else len(errors), error)
     raise InputError(
-        f"{type(model).__name__} does not run on this batch ({errors[0]}): give one as the model "
-        "is called, a tensor, a tuple of arguments (targets may follow) or a dict of keywords."
-    )
+        f"{type(model).__name__} does not run on this batch ({first_line(errors[0])}): give one as "
+        "the model is called, a tensor, a tuple of arguments (targets may follow) or a dict of "
+        "keywords."
+    ) from errors[0]
 
 
 def _parts(batch: Any) -> list[Any]:
