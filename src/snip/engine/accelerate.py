@@ -91,18 +91,8 @@ def sparse_or_dense(
     held = held_masks(model)
     found = _checked(model, held if masks is None else masks)
     inputs = example(model, batch)
-    try:
-        if not available():
-            raise DenseError(reason())
-        copies = SparseCopies(model, found, inputs)
-        chosen = dict(copies.fastest_ways() if ways is None else ways)
-        if timed and timing_decides():
-            work_of = work_of or step_of(inputs, training=model.training)
-            outcome = _timed(copies, chosen, work_of)
-        else:
-            outcome = Outcome(copies.copy(chosen), chosen)
-    except DenseError as error:
-        outcome = Outcome(model, why=f"{type(model).__name__} runs dense: {error}.")
+    timed_work = work_of or step_of(inputs, training=model.training)
+    outcome = _outcome(model, found, inputs, ways, timed_work if timed else None)
     if held is None and masks is None:
         _hold_zeros(model, found)
     elif held is None and outcome.network is model:
@@ -110,6 +100,26 @@ def sparse_or_dense(
     if outcome.network is not model:
         leave(model)
     return outcome
+
+
+def _outcome(
+    model: nn.Module,
+    masks: Masks,
+    inputs: Any,
+    ways: Mapping[str, str] | None,
+    work_of: WorkOf | None,
+) -> Outcome:
+    """The accelerated network, or why there is none; without `work_of` it is not timed."""
+    if not available():
+        return Outcome(model, why=f"running dense: {reason()}")
+    try:
+        copies = SparseCopies(model, masks, inputs)
+        chosen = dict(copies.fastest_ways() if ways is None else ways)
+        if work_of is not None and timing_decides():
+            return _timed(copies, chosen, work_of)
+        return Outcome(copies.copy(chosen), chosen)
+    except DenseError as error:
+        return Outcome(model, why=f"{type(model).__name__} runs dense: {error}.")
 
 
 def _checked(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Masks:

@@ -170,6 +170,6 @@ def _traced(model: nn.Module, lone: torch.Tensor | None) -> Traced | None:
             f"{type(model).__name__} cannot be traced ({first_line(error)}): its layers "
             "run sparse one by one, with conversions at their borders.",
             SnipWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
         return None
