@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from snip.anatomy.calling import arguments, doubled
+from snip.anatomy.calling import arguments, copied, doubled
 from snip.anatomy.undisturbed import restored_modes, undisturbed
 from snip.common.errors import first_line
 from snip.tracing.arguments import given, writes_in_place
@@ -112,17 +111,6 @@ class Run(fx.Interpreter):
 def called(node: fx.Node, model: nn.Module) -> nn.Module | None:
     """The layer that a node calls, if it calls one."""
     return model.get_submodule(str(node.target)) if node.op == "call_module" else None
-
-
-def copied(value: Any) -> Any:
-    """A structure with its tensors cloned: a forward may write into its input."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if type(value) in (tuple, list):
-        return type(value)(copied(part) for part in value)
-    if isinstance(value, Mapping):
-        return {key: copied(part) for key, part in value.items()}
-    return value
 
 
 def _refuse_side_effects(traced: Traced) -> None:

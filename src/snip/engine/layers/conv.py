@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -60,9 +60,25 @@ class PackedConvolution(PackedModule):
         """Plain [N, C, *positions] -> [N, O, *positions], as torch's layer does it."""
         if x.ndim == self.POSITIONS + 1:
             return self.forward(x[None])[0]
-        if self.way == DENSE or not native(x) or not native(self.weight) or not x.numel():
+        if self.way == DENSE or not self._takes(x, x.shape[2:]) or not x.numel():
             return self.in_dense(x)
         return self.in_sparse(x)
+
+    def _takes(self, x: torch.Tensor, positions: Sequence[int]) -> bool:
+        """Whether the kernels take activations over these positions; torch says what is wrong else.
+
+        Plain activations and blocks both have their channels in the second dimension.
+        """
+        known = len(positions) == self.POSITIONS and native(x) and native(self.weight)
+        return known and x.shape[1] == self.in_channels and min(self._made(positions)) > 0
+
+    def _made(self, positions: Sequence[int]) -> list[int]:
+        """How many positions come out along each dimension."""
+        sizes = zip(
+            *(positions, self.stride, self.padding_sizes, self.dilation, self.kernel_size),
+            strict=True,
+        )
+        return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, s, p, d, k in sizes]
 
     def in_sparse(self, x: torch.Tensor) -> torch.Tensor:
         """Plain activations through the native kernels, with conversions before and after."""
@@ -101,7 +117,7 @@ class SparseConvolution(PackedConvolution):
 
     def on_blocks(self, x: torch.Tensor, batch: int) -> torch.Tensor:
         """Blocks -> blocks, with the ReLU behind it if there is one."""
-        if not native(x) or not native(self.weight):
+        if not self._takes(x, x.shape[4 - self.POSITIONS : 4]):
             y = self.in_dense(self._plain(x, batch))
             return to_blocks(y.relu() if self.relu else y)
         return self._on_blocks(x, batch, relu=self.relu)

@@ -102,7 +102,7 @@ class SparseLinear(PlainLinear):
 
     def on_columns(self, x: torch.Tensor) -> torch.Tensor:
         """[in features, N] -> [out features, N], with the ReLU behind it if there is one."""
-        if not native(x) or not native(self.weight):
+        if not native(x) or not native(self.weight) or x.shape[0] != self.in_features:
             y = as_columns(self.forward(x.t()).t())
             return y.relu() if self.relu else y
         return self._on_columns(x, relu=self.relu)
@@ -137,7 +137,8 @@ def linear_chain(x: torch.Tensor, *layers: SparseLinear) -> torch.Tensor:
     Once the products are sparse, most of a small network's step is what torch spends on each
     operation; a chain spends it once.
     """
-    if not native(x) or any(layer.way == DENSE or not native(layer.weight) for layer in layers):
+    fits = native(x) and x.shape[0] == layers[0].in_features
+    if not fits or any(layer.way == DENSE or not native(layer.weight) for layer in layers):
         for layer in layers:
             x = layer.on_columns(x)
         return x

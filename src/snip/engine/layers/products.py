@@ -62,7 +62,8 @@ class LinearProducts(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
         links, wanted, count = ctx.links, ctx.needs_input_grad[2:], len(ctx.links)
-        weights, states = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        saved = ctx.saved_tensors  # read once: activation checkpointing forgets them then
+        weights, states = saved[:count], saved[count:]
         gradients: list[Any] = [None] * (2 * count)
         dy = as_columns(dy)
         for i in reversed(range(count)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,13 +72,16 @@ class SparseTransposed(SparseConvolution):
     def _products(self, x: torch.Tensor) -> SparseProducts:
         return TransposedProducts(super()._products(x).index)
 
-    def _new_index(self, in_shape: tuple[int, int, int], lanes: int) -> ConvIndex:
+    def _made(self, positions: Sequence[int]) -> list[int]:
         sizes = zip(
-            *(in_shape[-self.POSITIONS :], self.stride, self.padding_sizes, self.dilation),
-            *(self.kernel_size, self.output_padding),
+            *(positions, self.stride, self.padding_sizes, self.dilation, self.kernel_size),
+            self.output_padding,
             strict=True,
         )
-        made = [(n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, s, p, d, k, extra in sizes]
+        return [(n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, s, p, d, k, extra in sizes]
+
+    def _new_index(self, in_shape: tuple[int, int, int], lanes: int) -> ConvIndex:
+        made = self._made(in_shape[-self.POSITIONS :])
         height, width = made if self.POSITIONS == 2 else (1, *made)
         return super()._new_index((self.out_channels, height, width), lanes)
 
