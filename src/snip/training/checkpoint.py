@@ -91,7 +91,7 @@ def restore(
     content = load_checkpoint(path)
     _same_run(path, content["identity"], identity)
     _same_network(path, content["model"], model)
-    before = random_state()
+    before, own = random_state(), snapshot(model)
     with files.reading(path, fix=START_OVER):
         state = State.from_dict(content["state"])
         weights = model.state_dict()
@@ -99,12 +99,13 @@ def restore(
         steps = state.iteration if stepped else None
         check_optimizer(optimizer, content["optimizer"], steps=steps)
         try:
-            # The network comes last: it has been checked, so that a failure leaves it as it is.
             set_random_state(content["rng"])
-            load_optimizer(optimizer, content["optimizer"])
+            # What a module of the user's does with its extra state may fail.
             model.load_state_dict({**extra_state(model), **content["model"]})
+            load_optimizer(optimizer, content["optimizer"])
         except Exception:
             set_random_state(before)
+            model.load_state_dict(own, strict=False)
             raise
     _warn_of_threads(content["threads"])
     return state
