@@ -13,7 +13,7 @@ from torch import nn
 
 from snip.common import files
 from snip.common.checks import differences, fits
-from snip.common.errors import FileError, SnipWarning, listed
+from snip.common.errors import FileError, SnipWarning, shortened
 from snip.training.config import TrainConfig
 from snip.training.optimizer_state import check_optimizer, load_optimizer
 from snip.training.state import State, different_tensors, extra_state, snapshot
@@ -169,7 +169,8 @@ def _same_network(path: Path, theirs: Mapping[str, Any], model: nn.Module) -> No
     ours = model.state_dict()
     wrong = [name for name in theirs if name not in ours] or different_tensors(theirs, ours)
     if wrong:
+        names = ", ".join(shortened(name, 100) for name in wrong[:3])
         raise FileError(
-            f"checkpoint {path} holds another network (it differs at {listed(wrong)}): "
+            f"checkpoint {path} holds another network (it differs at {names}): "
             "choose another folder, or start over in this one with resume=False."
         )
