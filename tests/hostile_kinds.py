@@ -274,14 +274,15 @@ def read_checkpoint(path: Path, kind: str = "sgd") -> Any:
 
 
 def write_checkpoint(path: Path, part: str, tree: Any) -> None:
-    torch.save(tree, path)
+    torch.save(tree if part == "file" else {**load_checkpoint(path), part: tree}, path)
 
 
-def checkpoint_kind(name: str) -> Kind:
+def checkpoint_kind(name: str, part: str) -> Kind:
+    """Checkpoints of an optimiser, altered in one part or in the whole file."""
     return Kind(
         lambda folder: make_checkpoint(folder, name),
         lambda path: read_checkpoint(path, name),
-        lambda path: {"file": load_checkpoint(path)},
+        lambda path: {part: {"file": load_checkpoint(path), **load_checkpoint(path)}[part]},
         write_checkpoint,
         hostile=(*HOSTILE, *HOSTILE_TENSORS, *HOSTILE_SHARED),
     )
@@ -367,8 +368,8 @@ KINDS = {
     "engine": run_file("engine.json", lambda p: read_choice(p)[0].to_dict(), summed=False),
     "sums": run_file("sums.json", lambda p: changes(p.parent), summed=False),
     "weights": run_file("selected.safetensors", read_weights)._replace(trees=lambda path: {}),
-    "checkpoint": checkpoint_kind("sgd"),
-    "checkpoint, adam": checkpoint_kind("adam"),
+    "checkpoint": checkpoint_kind("sgd", "file"),
+    "checkpoint, adam": checkpoint_kind("adam", "optimizer"),
     "cifar": Kind(
         make_cifar,
         read_cifar,
