@@ -20,7 +20,8 @@ from snip.common.errors import FileError, MissingPackageError, escaped, first_li
 PathLike = str | os.PathLike[str]
 NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # a full disk, a used-up quota
 TEMPORARY = ".snip-tmp-"  # how the name of a file begins that is still being written
-LARGEST_TEXT = 1 << 28  # bytes; no JSON file of ours comes near, and a larger one fills the memory
+# Bytes of a JSON text: none of ours comes near, and Python takes up to 24 times as many for it.
+LARGEST_JSON = 1 << 23
 ANOTHER = "put back a copy, delete its folder, or choose another one"
 
 
@@ -91,7 +92,7 @@ def require_ordinary(path: PathLike) -> None:
         raise FileError(f"{path} is no ordinary file: give a file.")
 
 
-def read_bytes(path: PathLike, *, most: int = LARGEST_TEXT) -> bytes:
+def read_bytes(path: PathLike, *, most: int) -> bytes:
     """The content of a file; one of more than `most` bytes is refused before it is read."""
     require_ordinary(path)
     with Path(path).open("rb") as file:
@@ -104,10 +105,17 @@ def read_bytes(path: PathLike, *, most: int = LARGEST_TEXT) -> bytes:
 def read_json(path: PathLike, *, fix: str = ANOTHER) -> dict[str, Any]:
     """A JSON object from a file; a damaged one is refused."""
     with reading(path, fix=fix):
-        data = json.loads(read_bytes(path).decode())
+        data = parsed_json(read_bytes(path, most=LARGEST_JSON).decode())
         if not isinstance(data, dict):
             raise ValueError("it holds no JSON object")
         return data
+
+
+def parsed_json(text: str) -> Any:
+    """The value of a JSON text; a text that is too long is refused before it takes memory."""
+    if len(text) > LARGEST_JSON:
+        raise ValueError(f"it has {len(text):,} characters of JSON, more than {LARGEST_JSON:,}")
+    return json.loads(text)
 
 
 def write_json(path: PathLike, data: dict[str, Any]) -> None:
@@ -172,9 +180,8 @@ def append_line(path: PathLike, line: str) -> None:
 
 def sha256(path: PathLike) -> str:
     """Hex digest of a file, read in pieces."""
-    require_ordinary(path)
     digest = hashlib.sha256()
-    with Path(path).open("rb") as file:
+    with reading(path), Path(path).open("rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
