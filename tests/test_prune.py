@@ -58,8 +58,9 @@ def test_provenance_says_what_was_done(tmp_path):
     assert (note.sparsity_asked, note.scope, note.floor) == (0.6, "global", 0.0)
     assert (note.batches, note.samples, note.reduction) == (2, 5, "sum_of_abs")
     assert (note.decay, note.batch_norm, note.loss_reduction, note.batch_dim) == (
-        0.9, "eval", "mean", 0,
+        0.9, "train", "mean", 0,
     )  # fmt: skip
+    assert note.zero_parts == "woken"
     assert (note.budget, note.loss) == ("connections", "cross_entropy")
     assert note.seed == torch.initial_seed()
     assert (note.input_shape, note.input_dtype) == ((2, 4, 4), "float32")
@@ -159,8 +160,11 @@ def test_an_unknown_method_suggests_the_nearest():
 def test_zero_gradients_are_named():
     model, batch = make("mlp")
     nn.init.zeros_(model.second.weight)
-    with pytest.raises(snip.InputError, match="every connection sensitivity is zero"):
-        snip.prune(model, batch, sparsity=0.5)
+    with pytest.raises(
+        snip.InputError,
+        match=r"every connection sensitivity is zero.*'second\.weight'.*zero_parts='woken'",
+    ):
+        snip.prune(model, batch, sparsity=0.5, scoring=snip.Scoring.authors())
     assert snip.held_masks(model) is None
 
 

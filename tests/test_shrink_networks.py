@@ -16,7 +16,7 @@ from snip.common.errors import SnipWarning
 from snip.export.shrink import shrink, shrink_report
 from snip.masks import held_masks
 from snip.models import build
-from snip.reports.connectivity import connectivity
+from snip.paths.connectivity import connectivity
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 

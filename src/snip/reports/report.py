@@ -13,7 +13,7 @@ from snip.anatomy.parameters import left_out, ordinary
 from snip.anatomy.units import live_units
 from snip.common.errors import InputError
 from snip.masks import Masks, held_masks
-from snip.reports.connectivity import Connectivity, connectivity, example_input
+from snip.paths.connectivity import Connectivity, connectivity, example_input
 from snip.reports.findings import warnings_of
 from snip.selection.costs import flops_per_element, uses
 

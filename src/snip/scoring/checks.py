@@ -16,6 +16,7 @@ from snip.anatomy.parameters import (
 )
 from snip.common.errors import InputError, SnipWarning, listed
 from snip.scoring.gradients import Scores
+from snip.scoring.waking import silent_weights
 
 
 def scorable_parameters(model: nn.Module, params: Predicate | None) -> dict[str, nn.Parameter]:
@@ -36,15 +37,23 @@ def scorable_parameters(model: nn.Module, params: Predicate | None) -> dict[str,
     return chosen
 
 
-def check_signal(scores: Scores) -> None:
+def without_biases(model: nn.Module, params: Predicate | None) -> tuple[Predicate, tuple[str, ...]]:
+    """A predicate for the same parameters but the biases, and the names of those."""
+    chosen = scorable_parameters(model, params)
+    biases = tuple(name for name, parameter in chosen.items() if parameter.ndim <= 1)
+    weights = chosen.keys() - biases
+    return (lambda name, module, parameter: name in weights), biases
+
+
+def check_signal(model: nn.Module, scores: Scores) -> None:
     """Refuse scores that are zero everywhere; warn of layers whose scores are."""
     weights = [score for score in scores.values() if score.ndim > 1]
     if not any(score.any() for score in weights or scores.values()):
         raise InputError(
             "every connection sensitivity is zero: no weight moves the loss, so there is nothing "
-            "to rank. Are all weights or all gradients zero? snip.initialize(model) redraws them."
+            f"to rank. {_zero_weights(model, scores)}"
         )
-    silent = [name for name, score in scores.items() if score.ndim > 1 and not score.any()]
+    silent = silent_weights(scores)
     if silent:
         warnings.warn(
             f"the loss does not depend on {listed(silent)}: its scores are zero all over, "
@@ -52,6 +61,21 @@ def check_signal(scores: Scores) -> None:
             SnipWarning,
             stacklevel=3,
         )
+
+
+def _zero_weights(model: nn.Module, scores: Scores) -> str:
+    """Which weights are all zero, and the least that helps."""
+    zero = [
+        name
+        for name, parameter in ordinary(model).named_parameters()
+        if name in scores and parameter.ndim > 1 and not parameter.any()
+    ]
+    if not zero:
+        return "Are all gradients zero? snip.initialize(model) redraws the weights."
+    return (
+        f"All of {listed(zero)} is zero: snip.Scoring(zero_parts='woken') scores it as if it were "
+        "drawn, snip.initialize(model) redraws everything."
+    )
 
 
 def warn_of_parametrized(model: nn.Module, params: Predicate | None) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils.rnn import PackedSequence
 
-from snip.anatomy.calling import call, first_tensor
+from snip.anatomy.calling import Call, call, first_tensor
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
@@ -29,6 +29,7 @@ class UseCounter:
         self._counts: Uses = {}
         self._samples = 0
         self._root_shape: torch.Size | None = None
+        self.call: Call | None = None  # what the whole model was first called with
 
     @property
     def uses(self) -> Uses:
@@ -39,8 +40,9 @@ class UseCounter:
         return {name: count / self._samples for name, count in found.items() if count}
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before the whole model's forward: count the samples."""
+        """Before the whole model's forward: count the samples, and remember the call."""
         given = [*args, *kwargs.values()]
+        self.call = self.call or (args, kwargs)
         if given and isinstance(given[0], PackedSequence):
             self._samples += int(given[0].batch_sizes[0])
             return
