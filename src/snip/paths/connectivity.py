@@ -42,29 +42,44 @@ class Connectivity:
 
 def connectivity(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: Any) -> Connectivity:
     """Which connections of `masks` lie on a path. Of `inputs` only shapes and integers matter."""
-    args, kwargs = arguments(unwrap(model), inputs)
-    return _followed(model, masks, (_one_image(args), kwargs), whole=True)
+    model = unwrap(model)
+    try:
+        args, kwargs = arguments(model, inputs)
+        with _probing(model):
+            return _probe(model, masks, (_one_image(args), kwargs))
+    except Exception as error:  # a user's forward may do anything at all
+        return Connectivity(reason=f"{type(error).__name__}: {first_line(error)}")
+
+
+def has_path(
+    model: nn.Module, masks: Mapping[str, torch.Tensor], call: Call, batch_dim: int = 0
+) -> bool | None:
+    """Whether any input reaches any output; None if the model cannot be followed.
+
+    `call` is what the model was called with, and one sample of it is enough. This is much cheaper
+    than `connectivity`: one forward and one backward pass, without a gradient per connection.
+    """
+    model = unwrap(model)
+    try:
+        with _probing(model):
+            _, outputs, sources = _forward(model, masks, _one_sample(call, batch_dim))
+            first = _gradients([output.sum() for output in outputs], sources, create_graph=True)
+            return any(bool(gradient.any()) for gradient in first)
+    except Exception:  # a user's forward may do anything at all
+        return None
 
 
 def reached_outputs(
     model: nn.Module, masks: Mapping[str, torch.Tensor], call: Call, batch_dim: int = 0
-) -> Connectivity:
-    """Which outputs an input reaches, without asking which connections it passes: much cheaper.
-
-    `call` is what the model was called with; of a batch one sample is followed.
-    """
-    return _followed(model, masks, _one_sample(call, batch_dim), whole=False)
-
-
-def _followed(
-    model: nn.Module, masks: Mapping[str, torch.Tensor], call: Call, *, whole: bool
-) -> Connectivity:
+) -> int:
+    """How many numbers of one sample's output an input reaches; 0 if it cannot be followed."""
     model = unwrap(model)
     try:
         with _probing(model):
-            return _probe(model, masks, call, whole=whole)
-    except Exception as error:  # a user's forward may do anything at all
-        return Connectivity(reason=f"{type(error).__name__}: {first_line(error)}")
+            _, outputs, sources = _forward(model, masks, _one_sample(call, batch_dim))
+            return sum(int(x.sum()) for x in _on_paths({}, outputs, sources)[1])
+    except Exception:
+        return 0
 
 
 def example_input(model: nn.Module, shape: tuple[int, ...], dtype: str = "float32") -> torch.Tensor:
@@ -76,9 +91,22 @@ def example_input(model: nn.Module, shape: tuple[int, ...], dtype: str = "float3
     return torch.zeros(1, *shape, dtype=getattr(torch, dtype), device=device_of(model))
 
 
-def _probe(
-    model: nn.Module, masks: Mapping[str, torch.Tensor], call: Call, *, whole: bool
-) -> Connectivity:
+def _probe(model: nn.Module, masks: Mapping[str, torch.Tensor], call: Call) -> Connectivity:
+    leaves, outputs, sources = _forward(model, masks, call)
+    effective, reached = _on_paths(leaves, outputs, sources)
+    dead, width = _dead_outputs(reached)
+    return Connectivity(
+        {name: effective[name].cpu() & masks[name].cpu() for name in masks if name in effective},
+        outputs=width,
+        dead_outputs=dead,
+        connected=any(bool(x.any()) for x in reached),
+    )
+
+
+def _forward(
+    model: nn.Module, masks: Mapping[str, torch.Tensor], call: Call
+) -> tuple[Tensors, list[torch.Tensor], list[torch.Tensor]]:
+    """Run the model on masks. Returns the masks as leaves, its outputs, and where inputs enter."""
     leaves = {
         name: masks[name].to(parameter.device, DTYPE).requires_grad_()
         for name, parameter in model.named_parameters()
@@ -90,14 +118,9 @@ def _probe(
         output = functional_call(model, leaves | _others(model, leaves), args, kwargs)
     outputs = [x for x in tensors_in(output) if x.is_floating_point() and x.requires_grad]
     outputs = [x for x in outputs if x.ndim] or outputs  # a loss beside the logits is no output
-    effective, reached = _on_paths(leaves if whole else {}, outputs, probe.sources)
-    dead, width = _dead_outputs(reached)
-    return Connectivity(
-        {name: effective[name].cpu() & masks[name].cpu() for name in masks if name in effective},
-        outputs=width,
-        dead_outputs=dead,
-        connected=any(bool(x.any()) for x in reached),
-    )
+    if not outputs or not probe.sources:
+        raise ValueError("no output depends on a floating-point input or an embedding")
+    return leaves, outputs, probe.sources
 
 
 def _on_paths(
@@ -113,8 +136,6 @@ def _on_paths(
     biases = [name for name in leaves if "bias" in name.rpartition(".")[2]]
     weights = [name for name in leaves if name not in biases]
     seeds = [ones(output.shape, output.device) for output in outputs]
-    if not outputs or not sources:
-        raise ValueError("no output depends on a floating-point input or an embedding")
     seen = [(seed * output).sum() for seed, output in zip(seeds, outputs, strict=True)]
     first = _gradients(seen, [*sources, *(leaves[name] for name in biases)], create_graph=True)
     entered = [gradient.sum() for gradient in first[: len(sources)] if gradient.requires_grad]

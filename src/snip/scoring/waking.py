@@ -124,8 +124,9 @@ def _only_value(parameter: nn.Parameter) -> float | None:
     """The one small value that all elements have, if they do. Most are told by their first."""
     if not parameter.numel() or not parameter.is_floating_point():
         return None
-    first = parameter.detach().flatten()[0]
-    alike = bool(first.abs() <= LARGEST) and bool((parameter.detach() == first).all())
+    values = parameter.detach()
+    first = values[(0,) * values.ndim]
+    alike = bool(first.abs() <= LARGEST) and bool((values == first).all())
     return float(first) if alike else None
 
 

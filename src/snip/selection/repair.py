@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 
 import torch
 from torch import nn
@@ -11,11 +13,12 @@ from torch import nn
 from snip.anatomy.calling import Call
 from snip.common.errors import InputError, SnipWarning, listed
 from snip.masks import Masks, empty_layers
-from snip.paths.connectivity import Connectivity, reached_outputs
+from snip.paths.connectivity import has_path, reached_outputs
 
-# What every layer keeps at least, as a part of what it would keep if all were equally sparse.
-# A tenth brought every path of the zoo back (bench/defaults.py); the others are for the rest.
-PARTS = (0.1, 0.3, 0.9)
+# Floors to try first: parts of what a layer would keep if all were equally sparse. They change
+# little, and a tenth is often enough. Where outputs stay unreached, "erk" gives small layers more.
+PARTS = (0.1, 0.3)
+FEW = 8  # A layer is nearly empty with fewer connections, or fewer per this many outputs.
 OTHERS = "another scope ('erk', 'layer'), more scoring data, or a lower sparsity"
 
 
@@ -28,9 +31,9 @@ def with_a_path(
     repair: bool,
     batch_dim: int = 0,
 ) -> Masks:
-    """The masks, or with `repair` others with a floor if no path is left; a warning says which.
+    """The masks, or with `repair` others if no path is left; a warning says what was done.
 
-    `call` is what the model was called with, `select(floor=...)` selects again. A network without
+    `call` is what the model was called with; `select(floor=...)` selects again. A network without
     a path computes a constant, and hours of training would be lost. It is repaired and not
     refused, because the repaired masks keep as many connections as were asked for, and a script
     that tries many sparsities goes on. Whoever chose the floor is told what would help.
@@ -38,45 +41,61 @@ def with_a_path(
     if call is None or not _nearly_empty(masks):
         _warn(_nothing_left(masks, bypassed=False))
         return masks
-    found = reached_outputs(model, masks, call, batch_dim)
-    if found.connected or not _follows(model, masks, call, batch_dim, found):
-        _warn(_nothing_left(masks, bypassed=found.connected))
+    found = has_path(model, masks, call, batch_dim)
+    reached = partial(reached_outputs, model, call=call, batch_dim=batch_dim)
+    # If the probe finds no path through the unpruned model either, it knows nothing of this one.
+    wanted = reached(_unpruned(masks)) if found is False else 0
+    if not wanted:
+        _warn(_nothing_left(masks, bypassed=bool(found)))
         return masks
-    for floor, other in _with_floors(masks, select):
-        if reached_outputs(model, other, call, batch_dim).connected:
-            _warn(_lost(masks) + (_done(floor) if repair else _cure(floor)))
-            return other if repair else masks
-    _warn(f"{_lost(masks)}the network cannot learn. Use floor=..., {OTHERS}.")
-    return masks
+    cure, other = _cured(masks, select, reached, wanted)
+    if other is None:
+        _warn(f"{_lost(masks)}the network cannot learn. Use floor=..., {OTHERS}.")
+        return masks
+    _warn(_lost(masks) + (_done(cure) if repair else _would_help(cure)))
+    return other if repair else masks
+
+
+def _cured(
+    masks: Masks,
+    select: Callable[..., Masks] | None,
+    reached: Callable[[Masks], int],
+    wanted: int,
+) -> tuple[str, Masks | None]:
+    """The first cure that reaches all wanted outputs, or else the most; None if none does."""
+    best: tuple[str, Masks | None] = ("", None)
+    most = 0
+    for cure, other in _cures(masks, select):
+        count = reached(other)
+        if count > most:
+            best, most = (cure, other), count
+        if count >= wanted:
+            break
+    return best
 
 
 def _nearly_empty(masks: Masks) -> list[str]:
-    """Weights with fewer connections than outputs. Without any, no path is lost: not probed."""
-    return [name for name, mask in masks.items() if mask.ndim > 1 and mask.sum() < len(mask)]
+    """Weights that keep so little that a path may end there. Without any, nobody looks for one."""
+    return [
+        name
+        for name, mask in masks.items()
+        if mask.ndim > 1 and int(mask.sum()) < min(mask.numel(), max(FEW, len(mask) // FEW))
+    ]
 
 
-def _follows(
-    model: nn.Module, masks: Masks, call: Call, batch_dim: int, found: Connectivity
-) -> bool:
-    """Whether the lost path is a fact: the probe can follow this model and finds one unpruned."""
-    if found.reason is not None:
-        return False
-    whole = Masks({name: torch.ones_like(mask) for name, mask in masks.items()})
-    return reached_outputs(model, whole, call, batch_dim).connected
+def _unpruned(masks: Masks) -> Masks:
+    return Masks({name: torch.ones_like(mask) for name, mask in masks.items()})
 
 
-def _with_floors(
-    masks: Masks, select: Callable[..., Masks] | None
-) -> Iterator[tuple[float, Masks]]:
-    """Other selections of as many connections, with higher and higher floors."""
+def _cures(masks: Masks, select: Callable[..., Masks] | None) -> Iterator[tuple[str, Masks]]:
+    """Other selections of as many connections, each with what a user would write to get it."""
     if select is None:
         return
-    for part in PARTS:
-        floor = float(f"{part * (1 - masks.sparsity):.1g}")  # short enough to be written down
-        try:
-            yield floor, select(floor=floor)
-        except InputError:  # the floors ask for more than may stay
-            return
+    floors = [float(f"{part * (1 - masks.sparsity):.1g}") for part in PARTS]  # to be written down
+    for settings in ({"floor": floors[0]}, {"floor": floors[1]}, {"scope": "erk"}):
+        # A model that is pruned already may have too little left in a layer.
+        with suppress(InputError):
+            yield ", ".join(f"{k}={v!r}" for k, v in settings.items()), select(**settings)
 
 
 def _nothing_left(masks: Masks, *, bypassed: bool) -> str:
@@ -99,15 +118,15 @@ def _lost(masks: Masks) -> str:
     return f"{_left(masks)}, and no path leads from the input to the output: "
 
 
-def _done(floor: float) -> str:
+def _done(cure: str) -> str:
     return (
-        f"every layer keeps at least {floor:.4%} instead (floor={floor:g}), at the same sparsity "
-        "in all, and there is a path again. floor=0 prunes without this."
+        f"pruned with {cure} instead, which leaves as many connections and a path. "
+        "floor=0 prunes without this."
     )
 
 
-def _cure(floor: float) -> str:
-    return f"the network cannot learn. floor={floor:g} leaves a path: it was tried."
+def _would_help(cure: str) -> str:
+    return f"the network cannot learn. {cure} leaves a path: it was tried."
 
 
 def _warn(sentence: str) -> None:
