@@ -235,6 +235,27 @@ def test_biases_alone_can_be_pruned():
     assert list(masks) == ["first.bias", "second.bias"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_biases_that_are_kept_do_not_compete(kind):
+    model, batch = make(kind)
+    before = {n: p.detach().clone() for n, p in model.named_parameters() if p.ndim == 1}
+    masks = snip.prune(model, batch, sparsity=0.6, biases="keep")
+    assert all(mask.ndim > 1 for mask in masks.values())
+    assert masks.kept == round(masks.total * 0.4)
+    assert all(torch.equal(dict(model.named_parameters())[n], b) for n, b in before.items())
+    reasons = masks.provenance.left_out
+    biases = [name for name in snip.prunable_parameters(model) if name not in masks]
+    assert biases
+    assert all(reasons[name] == "bias, kept" for name in biases)
+
+
+def test_an_unknown_word_for_biases_is_refused():
+    model, batch = make("mlp")
+    with pytest.raises(snip.InputError, match="'keep'"):
+        snip.prune(model, batch, sparsity=0.5, biases="kept")
+    assert snip.held_masks(model) is None
+
+
 def test_a_flop_budget_needs_to_see_the_layers_at_work():
     model, (inputs, targets) = make("mlp")
 

@@ -319,3 +319,30 @@ def test_batches_and_losses_that_cannot_work_are_named(loss_fn, batch, message):
     model, _ = make("mlp")
     with pytest.raises(snip.InputError, match=message):
         snip.connection_sensitivity(model, batch, loss_fn)
+
+
+def normed():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
+
+
+def scores_of(model, samples, mode):
+    batch = torch.randn(samples, 6, generator=torch.Generator().manual_seed(1))
+    targets = torch.arange(samples) % 3
+    return snip.connection_sensitivity(
+        model, (batch, targets), scoring=snip.Scoring(batch_norm=mode)
+    )["0.weight"]
+
+
+@pytest.mark.parametrize("samples", [1, 2, 7])
+def test_a_batch_too_small_for_statistics_is_scored_by_the_running_ones(samples):
+    model = normed()
+    assert torch.equal(scores_of(model, samples, "train"), scores_of(model, samples, "eval"))
+    assert not torch.equal(scores_of(model, 8, "train"), scores_of(model, 8, "eval"))
+    assert not model[1]._forward_pre_hooks
+
+
+def test_a_frozen_norm_keeps_its_statistics():
+    model = normed()
+    model[1].eval().requires_grad_(False)
+    assert torch.equal(scores_of(model, 20, "train"), scores_of(model, 20, "eval"))
