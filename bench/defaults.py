@@ -16,6 +16,7 @@ import argparse
 import json
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,14 @@ NETWORKS: tuple[Network, ...] = (
 )
 
 
-def row(network: Network, sparsity: float, settings: dict[str, Any]) -> dict[str, Any]:
+def row(
+    network: Network, sparsity: float, settings: dict[str, Any], rule: str | None
+) -> dict[str, Any]:
     """One network, pruned once: what is left of it, or why it was refused."""
     torch.manual_seed(0)
     model, batch = network.build(), network.batch()
+    if rule:
+        snip.initialize(model, rule, seed=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -129,11 +134,12 @@ def table(options: argparse.Namespace) -> Iterator[str]:
         if options.networks and network.name not in options.networks:
             continue
         for sparsity in options.sparsity:
+            drawn = f" {options.initialize}" if options.initialize else ""
             cells = [
                 remembered(
                     options.journal,
-                    f"{network.name} {sparsity:g} {name}",
-                    lambda s=settings, n=network, p=sparsity: row(n, p, s),
+                    f"{network.name} {sparsity:g} {name}{drawn}",
+                    partial(row, network, sparsity, settings, options.initialize),
                 )
                 for name, settings in SETTINGS.items()
             ]
@@ -144,6 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("networks", nargs="*", help="default: all")
     parser.add_argument("--sparsity", type=float, nargs="+", default=SPARSITIES)
+    parser.add_argument("--initialize", metavar="NAME", help="draw by a rule of snip.initialize")
     parser.add_argument("--journal", type=Path, help="a file that an interrupted run resumes from")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -38,15 +38,16 @@ def with_a_path(
     refused, because the repaired masks keep as many connections as were asked for, and a script
     that tries many sparsities goes on. Whoever chose the floor is told what would help.
     """
-    if call is None or not _nearly_empty(masks):
-        _warn(_nothing_left(masks, bypassed=False))
+    if not _nearly_empty(masks):
         return masks
-    found = has_path(model, masks, call, batch_dim)
-    reached = partial(reached_outputs, model, call=call, batch_dim=batch_dim)
-    # If the probe finds no path through the unpruned model either, it knows nothing of this one.
-    wanted = reached(_unpruned(masks)) if found is False else 0
-    if not wanted:
+    found = None if call is None else has_path(model, masks, call, batch_dim)
+    if call is None or found is not False:
         _warn(_nothing_left(masks, bypassed=bool(found)))
+        return masks
+    reached = partial(reached_outputs, model, call=call, batch_dim=batch_dim)
+    wanted = reached(_unpruned(masks))
+    if not wanted:  # not even through the unpruned model: the probe knows nothing of this one
+        _warn(_nothing_left(masks, bypassed=False))
         return masks
     cure, other = _cured(masks, select, reached, wanted)
     if other is None:
@@ -76,10 +77,12 @@ def _cured(
 
 def _nearly_empty(masks: Masks) -> list[str]:
     """Weights that keep so little that a path may end there. Without any, nobody looks for one."""
+    few = {name: max(FEW, len(mask) // FEW) for name, mask in masks.items() if mask.ndim > 1}
+    # Counting is many times faster than summing what is not a number.
     return [
         name
-        for name, mask in masks.items()
-        if mask.ndim > 1 and int(mask.sum()) < min(mask.numel(), max(FEW, len(mask) // FEW))
+        for name, least in few.items()
+        if int(masks[name].count_nonzero()) < min(masks[name].numel(), least)
     ]
 
 
