@@ -109,8 +109,8 @@ def cell(found: dict[str, Any]) -> str:
         return f"not followed, {found['empty']} empty"
     left = f"{found['live']:.0%}" if found["connected"] else "no path"
     left += f", {found['empty']} of {found['layers']} empty" if found["empty"] else ""
-    dead = found["connected"] and found["dead_outputs"]
-    return left + (f", {found['dead_outputs']} dead outputs" if dead else "")
+    dead = found["dead_outputs"] if found["connected"] else 0
+    return left + (f", {dead} dead output{'s' * (dead > 1)}" if dead else "")
 
 
 def remembered(path: Path | None, key: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:

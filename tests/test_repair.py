@@ -2,10 +2,10 @@
 
 import re
 import warnings
-from itertools import pairwise
 
 import pytest
 import torch
+from networks import chain
 from torch import nn
 
 import snip
@@ -14,14 +14,6 @@ from snip.paths.connectivity import connectivity, has_path, reached_outputs
 from snip.selection.repair import with_a_path
 
 SPARSITY = 0.99
-
-
-def chain():
-    """Small layers at both ends of large ones: at 99% the small ones take every place."""
-    torch.manual_seed(0)
-    widths = (12, 12, 12, 150, 150, 12, 12, 4)
-    layers = [nn.Linear(a, b, bias=False) for a, b in pairwise(widths)]
-    return nn.Sequential(*layers), (torch.randn(8, 12), torch.arange(8) % 4)
 
 
 def heard(work):

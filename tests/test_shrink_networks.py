@@ -27,7 +27,7 @@ def pruned(name: str, sparsity: float, *, samples: int = 2) -> tuple[nn.Module, 
     model = build(name, seed=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SnipWarning)
-        snip.prune(model, batch, sparsity=sparsity)
+        snip.prune(model, batch, sparsity=sparsity, floor=0, scoring=snip.Scoring.authors())
     return model, batch
 
 
