@@ -133,8 +133,8 @@ def _only_value(parameter: nn.Parameter) -> float | None:
 def _say(parts: Sequence[Part]) -> None:
     weights = [part.name for part in parts if part.is_weight]
     scales = [part.name for part in parts if not part.is_weight]
-    said = [f"{listed(weights)} all zero: scored as if freshly drawn"] if weights else []
-    said += [f"{listed(scales)} zero or nearly so: scored as if one"] if scales else []
+    said = [f"{listed(weights)}, all zero, scored as if freshly drawn"] if weights else []
+    said += [f"{listed(scales)}, zero or nearly so, scored as if one"] if scales else []
     warnings.warn(
         f"parts that start at zero hide what lies behind them: {'; '.join(said)}. Their values "
         "are unchanged. snip.Scoring(zero_parts='as-is') scores them as they are.",
