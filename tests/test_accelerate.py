@@ -43,7 +43,7 @@ def pair(name, count=4):
     """The masked dense network and its accelerated twin, and a batch."""
     sparsity, shape = NETWORKS[name]
     model, batch = build(name, seed=0), batch_of(count, shape)
-    snip.prune(model, batch, sparsity=sparsity)
+    snip.prune(model, batch, sparsity=sparsity, floor=0, scoring=snip.Scoring.authors())
     return copy.deepcopy(model), snip.accelerate(model, batch), batch
 
 
