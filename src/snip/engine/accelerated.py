@@ -14,8 +14,8 @@ from torch import fx, nn
 
 from snip.anatomy.accelerated import Accelerated
 from snip.common.errors import InputError
-from snip.engine.fused.program import Straight
 from snip.engine.fused.stages import straight_stages
+from snip.engine.fused.straight import Straight
 from snip.engine.kernels.memory import is_fake
 
 RECORDED = (
@@ -57,7 +57,7 @@ class Conversion:
         x = self._lone_input(args, kwargs)
         if self.run is None or x is None:
             return kind.forward(network, *args, **kwargs)
-        if self.straight is not None and not torch.is_grad_enabled():
+        if self.straight is not None:
             made = self.straight.forward(network, x)
             if made is not None:
                 return made

@@ -16,7 +16,7 @@ from snip.common.checks import check_kinds
 from snip.common.errors import nearest
 from snip.common.timing import best_time
 from snip.engine.accelerate import accelerate
-from snip.engine.fused.program import straight_of
+from snip.engine.fused.straight import straight_of
 from snip.engine.kernels.straight import Gradients
 from snip.engine.layers.packing import ways_of
 from snip.masks import held_masks

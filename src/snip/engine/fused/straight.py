@@ -1,0 +1,86 @@
+"""Straight networks: which inputs the native call takes, and the programs made for them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.anatomy.accelerated import Accelerated
+from snip.engine.fused.node import differentiable
+from snip.engine.fused.program import Program
+from snip.engine.fused.stages import Stage
+from snip.engine.kernels.library import vector_floats
+from snip.engine.kernels.memory import readable
+from snip.engine.layers.layouts import FEW_IMAGES, native
+
+MOST_LANES = 64  # of linear layers: their sums then leave some vector registers free
+
+
+class Straight:
+    """The stages of a network for inputs of one rank, and the programs made of them so far."""
+
+    def __init__(self, stages: tuple[Stage, ...], rank: int) -> None:
+        self.stages, self.rank = stages, rank
+        self._programs: dict[tuple[Any, ...], Program] = {}
+
+    def forward(self, root: nn.Module, x: Any) -> torch.Tensor | None:
+        """The network's output; None if the native call does not take `x`, or not its gradient."""
+        training = torch.is_grad_enabled()
+        if not self._takes(x) or (training and x.requires_grad):
+            return None
+        program = self._program(root, x.shape, training=training)
+        if program is None:
+            return None
+        x = x.contiguous()
+        if training and program.places:
+            return differentiable(program, x)
+        return program.native.forward(x)
+
+    def training_program(
+        self, root: nn.Module, images: torch.Tensor, labels: torch.Tensor
+    ) -> Program | None:
+        """The program to train on such a batch; None if the native call does not take it."""
+        if not self.takes_batch(images, labels):
+            return None
+        return self._program(root, images.shape, training=True)
+
+    def takes_batch(self, images: torch.Tensor, labels: torch.Tensor) -> bool:
+        """Whether the native call reads such a batch and computes all the gradients it asks for."""
+        if images.requires_grad or not readable(labels, torch.int64):
+            return False
+        return self._takes(images) and labels.shape == images.shape[:1]
+
+    def _takes(self, x: Any) -> bool:
+        return isinstance(x, torch.Tensor) and x.ndim == self.rank and len(x) > 0 and native(x)
+
+    def _program(self, root: nn.Module, shape: torch.Size, *, training: bool) -> Program | None:
+        """The program for inputs of this shape, prepared once; None if the layers do not fit it."""
+        key = (shape[1:], self._lanes(shape[0], training=training), training)
+        found = self._programs.get(key)
+        if found is None or not found.holds():
+            try:
+                found = Program(root, self.stages, tuple(shape[1:]), key[1], training=training)
+            except ValueError:  # the user's forward will say what is wrong, if anything is
+                return None
+            self._programs[key] = found
+        return found
+
+    def _lanes(self, batch: int, *, training: bool) -> int:
+        """Samples computed side by side: by batch size alone, so that equal runs add up equally."""
+        if any(stage.kind in ("conv", "pool") for stage in self.stages):
+            return 1 if batch < FEW_IMAGES and not training else max(FEW_IMAGES, vector_floats())
+        return math.ceil(batch / math.ceil(batch / MOST_LANES))
+
+    def __deepcopy__(self, memo: Any) -> Straight:
+        return Straight(self.stages, self.rank)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"stages": self.stages, "rank": self.rank, "_programs": {}}
+
+
+def straight_of(model: nn.Module) -> Straight | None:
+    """What runs an accelerated network as one native call; None for any other network."""
+    return model.snip_conversion.straight if isinstance(model, Accelerated) else None
