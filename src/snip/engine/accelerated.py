@@ -53,14 +53,16 @@ class Conversion:
 
     def forward(self, network: Any, kind: Any, args: Any, kwargs: Any) -> Any:
         """What a network of the user's class `kind` computes."""
-        _refuse_recording((*args, *kwargs.values()))
+        if torch.jit.is_tracing() or torch.compiler.is_exporting():
+            raise InputError(RECORDED)
         x = self._lone_input(args, kwargs)
-        if self.run is None or x is None:
-            return kind.forward(network, *args, **kwargs)
-        if self.straight is not None:
+        if self.straight is not None and x is not None:
             made = self.straight.forward(network, x)
             if made is not None:
                 return made
+        _refuse_fake((*args, *kwargs.values()))
+        if self.run is None or x is None:
+            return kind.forward(network, *args, **kwargs)
         return self.run(network, x)
 
     def _lone_input(self, args: Any, kwargs: Any) -> torch.Tensor | None:
@@ -193,10 +195,9 @@ def _accelerated_class(kind: Any) -> Any:
     return types.new_class(kind.__name__, bases, exec_body=lambda body: body.update(names))
 
 
-def _refuse_recording(inputs: tuple[Any, ...]) -> None:
-    """InputError where torch follows a forward to write down what it computes."""
-    recorded = torch.jit.is_tracing() or torch.compiler.is_exporting()
-    if recorded or any(isinstance(x, torch.Tensor) and is_fake(x) for x in inputs):
+def _refuse_fake(inputs: tuple[Any, ...]) -> None:
+    """InputError where torch follows a forward with tensors that have no numbers."""
+    if any(isinstance(x, torch.Tensor) and is_fake(x) for x in inputs):
         raise InputError(RECORDED)
 
 

@@ -53,11 +53,12 @@ class Program:
 
     def holds(self) -> bool:
         """Whether modules, parameters and their memory are still those it was made of."""
-        for owner, kind, name, value in self._links:  # a plain loop: this runs before every step
+        for owner, kind, name, value in self._links:  # plain loops: this runs before every step
             if getattr(owner, kind).get(name) is not value:
                 return False
-        if any(p.requires_grad != (p in self.places) for p in self.parameters):
-            return False
+        for p in self.parameters:
+            if p.requires_grad is not (p in self.places):
+                return False
         return self.reads(self.parameters)
 
     def reads(self, parameters: Sequence[torch.Tensor]) -> bool:

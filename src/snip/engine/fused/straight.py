@@ -25,6 +25,8 @@ class Straight:
     def __init__(self, stages: tuple[Stage, ...], rank: int) -> None:
         self.stages, self.rank = stages, rank
         self._programs: dict[tuple[Any, ...], Program] = {}
+        # By whether it trains: the shape of the last input, and its program.
+        self._last: dict[bool, tuple[torch.Size, Program]] = {}
 
     def forward(self, root: nn.Module, x: Any) -> torch.Tensor | None:
         """The network's output; None if the native call does not take `x`, or not its gradient."""
@@ -58,6 +60,9 @@ class Straight:
 
     def _program(self, root: nn.Module, shape: torch.Size, *, training: bool) -> Program | None:
         """The program for inputs of this shape, prepared once; None if the layers do not fit it."""
+        last_shape, found = self._last.get(training, (None, None))
+        if shape == last_shape and found is not None and found.holds():
+            return found  # nearly always
         key = (shape[1:], self._lanes(shape[0], training=training), training)
         found = self._programs.get(key)
         if found is None or not found.holds():
@@ -66,19 +71,23 @@ class Straight:
             except ValueError:  # the user's forward will say what is wrong, if anything is
                 return None
             self._programs[key] = found
+        self._last[training] = shape, found
         return found
 
     def _lanes(self, batch: int, *, training: bool) -> int:
         """Samples computed side by side: by batch size alone, so that equal runs add up equally."""
+        vector = vector_floats()
         if any(stage.kind in ("conv", "pool") for stage in self.stages):
-            return 1 if batch < FEW_IMAGES and not training else max(FEW_IMAGES, vector_floats())
-        return math.ceil(batch / math.ceil(batch / MOST_LANES))
+            return 1 if batch < FEW_IMAGES and not training else max(FEW_IMAGES, vector)
+        lanes = math.ceil(batch / math.ceil(batch / MOST_LANES))
+        # Rows of whole vectors: a vector that crosses a cache line takes two reads.
+        return lanes if lanes < vector else math.ceil(lanes / vector) * vector
 
     def __deepcopy__(self, memo: Any) -> Straight:
         return Straight(self.stages, self.rank)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"stages": self.stages, "rank": self.rank, "_programs": {}}
+        return vars(Straight(self.stages, self.rank))  # programs hold addresses of this process
 
 
 def straight_of(model: nn.Module) -> Straight | None:

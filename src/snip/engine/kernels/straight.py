@@ -11,7 +11,7 @@ import torch
 from snip.common.errors import InputError
 from snip.engine.kernels.constants import CONV, LINEAR, MAX_POOL, MOST_LAYERS, RECTIFIER
 from snip.engine.kernels.library import kernel
-from snip.engine.kernels.memory import empty, pointer
+from snip.engine.kernels.memory import empty, made, pointer
 from snip.engine.kernels.structs import LayerStruct, NetworkStruct, OutcomeStruct, ParameterStruct
 
 __all__ = [
@@ -50,33 +50,37 @@ class NativeNetwork:
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Contiguous x [batch, ...] -> y [batch, outputs]."""
-        y = empty(len(x), self.outputs)
+        y, at = made(len(x), self.outputs)
         kernel("network_forward")(
-            *(byref(self.struct), self.pointer(x), pointer(y, y.shape, "y")),
-            *(len(x), torch.get_num_threads()),
+            byref(self.struct), self.pointer(x), at, len(x), torch.get_num_threads()
         )
         return y
 
     def training_forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The same y, and what `backward` reads again."""
-        y, saved = empty(len(x), self.outputs), empty(-(-len(x) // self.lanes), self._room)
+        batch = len(x)
+        y, at = made(batch, self.outputs)
+        saved, saved_at = made(self.parts(batch), self._room)
         kernel("network_training_forward")(
-            *(byref(self.struct), self.pointer(x), pointer(y, y.shape, "y")),
-            *(pointer(saved, saved.shape, "saved"), len(x), torch.get_num_threads()),
+            *(byref(self.struct), self.pointer(x), at, saved_at, batch, torch.get_num_threads())
         )
         return y, saved
 
     def backward(self, saved: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
         """The gradients of all parameters in one row."""
-        gradients = empty(self.gradients)
+        batch = len(dy)
+        gradients, at = made(self.gradients)
         kernel("network_backward")(
             byref(self.struct),
-            pointer(saved, (-(-len(dy) // self.lanes), self._room), "saved"),
-            pointer(dy, (len(dy), self.outputs), "dy"),
-            pointer(gradients, gradients.shape, "gradients"),
-            *(len(dy), torch.get_num_threads()),
+            pointer(saved, (self.parts(batch), self._room), "saved"),
+            pointer(dy, (batch, self.outputs), "dy"),
+            *(at, batch, torch.get_num_threads()),
         )
         return gradients
+
+    def parts(self, batch: int) -> int:
+        """How many parts a batch is run in."""
+        return -(-batch // self.lanes)
 
     @cached_property
     def _room(self) -> int:
@@ -98,7 +102,7 @@ class Gradients:
     def __init__(self, network: NativeNetwork, batch: int) -> None:
         self.network, self.batch = network, batch
         self.total = empty(network.gradients)  # of all parameters in one row, after `fill`
-        self.outcomes = (OutcomeStruct * -(-batch // network.lanes))()
+        self.outcomes = (OutcomeStruct * network.parts(batch))()
 
     def fill(self, x: torch.Tensor, labels: torch.Tensor) -> OutcomeStruct:
         """Returns the mean loss; its gradients stand in `total` then."""
