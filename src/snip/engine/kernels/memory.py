@@ -38,7 +38,8 @@ def pointer(
     """Address of a tensor that a kernel takes for contiguous memory of this shape and type.
 
     Every address of a tensor that a kernel gets comes from here or from `made`. With `rows`, only
-    each row of a matrix must be contiguous. None becomes a null pointer; anything else raises InputError.
+    each row of a matrix must be contiguous. None becomes a null pointer; anything else raises
+    InputError.
     """
     if tensor is None:
         return None
