@@ -15,6 +15,7 @@ from snip.data import load
 from snip.models import build
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+SGD = {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}
 
 
 @dataclass(frozen=True)
@@ -66,20 +67,26 @@ def flop_bound(masks: snip.Masks) -> float:
     return dense / sum(int(masks[name].sum()) * uses.get(name, 0) for name in masks)
 
 
-def training_step(model: nn.Module, batch: Batch) -> Callable[[], object]:
-    """Forward, backward and SGD with momentum and weight decay; ours by `snip.training_step`."""
-    model.train()
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, fused=True
-    )
-
-    if isinstance(model, Accelerated):
-        fused = snip.training_step(model, optimizer)
-        return lambda: fused(*batch)
+def ordinary_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch
+) -> Callable[[], object]:
+    """The body of the loop that users have."""
+    images, labels = batch
 
     def step() -> None:
         optimizer.zero_grad()
-        F.cross_entropy(model(batch[0]), batch[1]).backward()
+        loss = F.cross_entropy(model(images), labels)
+        loss.backward()
         optimizer.step()
 
     return step
+
+
+def training_step(model: nn.Module, batch: Batch) -> Callable[[], object]:
+    """Forward, backward and SGD with momentum and weight decay; ours by `snip.training_step`."""
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), **SGD, fused=True)
+    if isinstance(model, Accelerated):
+        fused = snip.training_step(model, optimizer)
+        return lambda: fused(*batch)
+    return ordinary_step(model, optimizer, batch)

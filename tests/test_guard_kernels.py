@@ -126,6 +126,9 @@ def test_a_network_checks_its_batch():
             kernel("network_forward")(byref(network), AT, AT, batch, 1)
         with pytest.raises(InputError, match="1 sample or more"):
             kernel("network_gradients")(byref(network), AT, AT, AT, outcomes, batch, 1)
+        for name in ("network_training_forward", "network_backward"):
+            with pytest.raises(InputError, match="1 sample or more"):
+                kernel(name)(byref(network), AT, AT, AT, batch, 1)
 
 
 def one_layer(**fields):

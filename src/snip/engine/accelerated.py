@@ -14,8 +14,8 @@ from torch import fx, nn
 
 from snip.anatomy.accelerated import Accelerated
 from snip.common.errors import InputError
-from snip.engine.fused.program import Straight
 from snip.engine.fused.stages import straight_stages
+from snip.engine.fused.straight import Straight
 from snip.engine.recording import RECORDED, refuse_recording
 
 
@@ -50,12 +50,12 @@ class Conversion:
         """What a network of the user's class `kind` computes."""
         refuse_recording((*args, *kwargs.values()))
         x = self._lone_input(args, kwargs)
-        if self.run is None or x is None:
-            return kind.forward(network, *args, **kwargs)
-        if self.straight is not None and not torch.is_grad_enabled():
+        if self.straight is not None and x is not None:
             made = self.straight.forward(network, x)
             if made is not None:
                 return made
+        if self.run is None or x is None:
+            return kind.forward(network, *args, **kwargs)
         return self.run(network, x)
 
     def _lone_input(self, args: Any, kwargs: Any) -> torch.Tensor | None:

@@ -15,7 +15,7 @@ from snip.common.checks import check_kinds
 from snip.common.errors import SnipWarning, nearest
 from snip.common.timing import Work
 from snip.engine.accelerate import accelerate, sparse_or_dense
-from snip.engine.fused.program import straight_of
+from snip.engine.fused.straight import straight_of
 from snip.engine.kernels.straight import Gradients
 from snip.engine.pace import step_of
 from snip.masks import held_masks

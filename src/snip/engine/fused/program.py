@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from snip.anatomy.accelerated import Accelerated
 from snip.engine.fused.stages import Stage
-from snip.engine.kernels.library import vector_floats
-from snip.engine.kernels.memory import memory_of, pointer, readable
+from snip.engine.kernels.memory import memory_of, pointer
 from snip.engine.kernels.straight import (
     CONV,
     LINEAR,
@@ -23,12 +22,8 @@ from snip.engine.kernels.straight import (
     NativeNetwork,
 )
 from snip.engine.layers.conv import SparseConv2d
-from snip.engine.layers.layouts import FEW_IMAGES, native
 from snip.engine.layers.linear import SparseLinear
 from snip.engine.layers.pool import pool_window
-
-LINEAR_LANES = 64  # at most: the sums of linear layers then leave some vector registers free
-MOST_PROGRAMS = 16  # shapes of batches whose program is kept
 
 
 class Program:
@@ -43,28 +38,47 @@ class Program:
         *,
         training: bool,
     ) -> None:
+        self.parameters: list[nn.Parameter] = []
         self.places: dict[nn.Parameter, int] = {}  # each trained parameter's place in the gradient
-        self._root, self._training = root, training
-        self._owners: dict[str, nn.Module] = {}
+        self._pieces: list[int] = []  # lengths in the gradient: of each parameter and of each gap
+        self._piece: list[int | None] = []  # which of them is each parameter's (None: not trained)
+        self._training = training
+        self._links: list[tuple[nn.Module, str, str, Any]] = []  # modules and parameters in place
         self._alive: list[Any] = []  # keeps the memory that the structs point to
         self._gradients, self._lanes, self._shape = 0, lanes, in_shape
         self._read = np.ones(math.prod(in_shape), dtype=bool)
         layers = [self._layer(stage, root, first=not i) for i, stage in enumerate(stages)]
         self.native = NativeNetwork(layers, lanes, self._gradients, self._read)
-        self._state = self._now()
+        self._memory = [memory_of(p) for p in self.parameters]
 
     def holds(self) -> bool:
         """Whether modules, parameters and their memory are still those it was made of."""
-        return self._state == self._now()
+        for owner, kind, name, value in self._links:  # plain loops: this runs before every step
+            if getattr(owner, kind).get(name) is not value:
+                return False
+        for p in self.parameters:
+            if p.requires_grad is not (p in self.places):
+                return False
+        return self.reads(self.parameters)
 
-    def _now(self) -> list[Any]:
-        state: list[Any] = []  # a plain loop: this runs before every step
-        for name, module in self._owners.items():
-            state.append(self._root.get_submodule(name) is module)
-            for p in module._parameters.values():
-                if p is not None:
-                    state += (id(p), memory_of(p), p.requires_grad)
-        return state
+    def reads(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """Whether the addresses it was made with are those of these parameters."""
+        return [memory_of(p) for p in parameters] == self._memory
+
+    def parameter_gradients(self, gradients: torch.Tensor) -> list[torch.Tensor | None]:
+        """Each parameter's part of the gradient; None where it is not trained."""
+        pieces = gradients.split_with_sizes(self._pieces)
+        return [None if piece is None else pieces[piece] for piece in self._piece]
+
+    def _module(self, root: nn.Module, name: str) -> Any:
+        """A layer by its name; from now on it must stay where it is, with its parameters."""
+        module = root
+        for key in name.split("."):
+            child = module.get_submodule(key)
+            self._links.append((module, "_modules", key, child))
+            module = child
+        self._links += [(module, "_parameters", key, p) for key, p in module._parameters.items()]
+        return module
 
     def _layer(self, stage: Stage, root: nn.Module, *, first: bool) -> LayerStruct:
         inputs = math.prod(self._shape)
@@ -72,8 +86,7 @@ class Program:
         if stage.kind == "pool":
             self._pool(made, stage)
         elif stage.kind != "relu":
-            layer: Any = root.get_submodule(stage.module)
-            self._owners[stage.module] = layer
+            layer = self._module(root, stage.module)
             made.relu = layer.relu
             kept = layer.packed["weight"].kept
             made.values, made.values_at = self._parameter(layer.weight, kept, kept)
@@ -131,69 +144,15 @@ class Program:
 
         `room` is how many numbers of the gradient it needs while that is computed.
         """
+        if not parameter.is_leaf:
+            raise ValueError("a parameter that is computed has no gradient of its own")
         address = pointer(parameter, (count,), "a parameter")
+        self.parameters.append(parameter)
         if not parameter.requires_grad:
+            self._piece.append(None)
             return address, -1
+        self._piece.append(len(self._pieces))
+        self._pieces += [count] if room == count else [count, room - count]
         offset, self._gradients = self._gradients, self._gradients + room
         self.places[parameter] = offset
         return address, offset
-
-
-class Straight:
-    """The stages of a network for inputs of one rank, and the programs made of them so far."""
-
-    def __init__(self, stages: tuple[Stage, ...], rank: int) -> None:
-        self.stages, self.rank = stages, rank
-        self._programs: dict[tuple[Any, ...], Program] = {}
-
-    def forward(self, root: nn.Module, x: Any) -> torch.Tensor | None:
-        """The network's output without gradients; None if the native call does not take `x`."""
-        if not self._takes(x):
-            return None
-        program = self._program(root, x.shape, training=False)
-        return None if program is None else program.native.forward(x.contiguous())
-
-    def training_program(self, root: nn.Module, shape: torch.Size) -> Program | None:
-        """The program to train on a batch of this shape that `takes_batch` allows, if any."""
-        return self._program(root, shape, training=True)
-
-    def takes_batch(self, images: torch.Tensor, labels: torch.Tensor) -> bool:
-        """Whether the native call reads such a batch and computes all the gradients it asks for."""
-        # torch refuses to train on images that were made in inference mode.
-        if images.requires_grad or images.is_inference() or not readable(labels, torch.int64):
-            return False
-        return self._takes(images) and labels.shape == images.shape[:1]
-
-    def _takes(self, x: Any) -> bool:
-        return isinstance(x, torch.Tensor) and x.ndim == self.rank and len(x) > 0 and native(x)
-
-    def _program(self, root: nn.Module, shape: torch.Size, *, training: bool) -> Program | None:
-        """The program for inputs of this shape, prepared once; None if the layers do not fit it."""
-        key = (shape[1:], self._lanes(shape[0], training=training), training)
-        found = self._programs.get(key)
-        if found is None or not found.holds():
-            try:
-                found = Program(root, self.stages, tuple(shape[1:]), key[1], training=training)
-            except ValueError:  # the user's forward will say what is wrong, if anything is
-                return None
-            if key not in self._programs and len(self._programs) >= MOST_PROGRAMS:
-                del self._programs[next(iter(self._programs))]  # the oldest
-            self._programs[key] = found
-        return found
-
-    def _lanes(self, batch: int, *, training: bool) -> int:
-        """Samples computed side by side: by batch size alone, so that equal runs add up equally."""
-        if any(stage.kind in ("conv", "pool") for stage in self.stages):
-            return 1 if batch < FEW_IMAGES and not training else max(FEW_IMAGES, vector_floats())
-        return math.ceil(batch / math.ceil(batch / LINEAR_LANES))
-
-    def __deepcopy__(self, memo: Any) -> Straight:
-        return Straight(self.stages, self.rank)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"stages": self.stages, "rank": self.rank, "_programs": {}}
-
-
-def straight_of(model: nn.Module) -> Straight | None:
-    """What runs an accelerated network as one native call; None for any other network."""
-    return model.snip_conversion.straight if isinstance(model, Accelerated) else None

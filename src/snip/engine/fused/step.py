@@ -11,7 +11,8 @@ from torch import nn
 
 from snip.anatomy.hooks import hooked
 from snip.common.errors import InputError
-from snip.engine.fused.program import Program, Straight, straight_of
+from snip.engine.fused.program import Program
+from snip.engine.fused.straight import Straight, straight_of
 from snip.engine.fused.update import Update
 from snip.engine.kernels.straight import Gradients
 from snip.engine.recording import is_followed

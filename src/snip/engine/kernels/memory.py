@@ -17,9 +17,17 @@ def empty(*shape: int) -> torch.Tensor:
     A large one is put in huge pages, because touching small pages for the first time is slow.
     """
     tensor = torch.empty(shape, dtype=torch.float32, device="cpu")
-    if tensor.nbytes >= HUGE:
+    if 4 * tensor.numel() >= HUGE:
         library().snip_prefer_huge_pages(tensor.data_ptr(), tensor.nbytes)
     return tensor
+
+
+def made(*shape: int) -> tuple[torch.Tensor, int]:
+    """A new tensor, and its address: nobody can have changed it yet, so little is checked."""
+    tensor = empty(*shape)
+    if type(tensor) is not torch.Tensor:
+        raise InputError("native kernels cannot run in a mode that makes tensors without memory")
+    return tensor, tensor.data_ptr()
 
 
 def pointer(
@@ -32,8 +40,9 @@ def pointer(
 ) -> int | None:
     """Address of a tensor that a kernel takes for contiguous memory of this shape and type.
 
-    Every address of a tensor that a kernel gets comes from here. With `rows`, only each row of a
-    matrix must be contiguous. None becomes a null pointer; anything else raises InputError.
+    Every address of a tensor that a kernel gets comes from here or from `made`. With `rows`, only
+    each row of a matrix must be contiguous. None becomes a null pointer; anything else raises
+    InputError.
     """
     if tensor is None:
         return None

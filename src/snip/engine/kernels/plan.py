@@ -93,18 +93,30 @@ def _arrange(taps: Taps, work: Workload, tiling: Tiling) -> dict[str, np.ndarray
     used = np.bincount(taps.channel, minlength=taps.in_shape[0]) > 0
     channels, local = np.flatnonzero(used), (np.cumsum(used) - 1)[taps.channel]
     chunk, inside = np.divmod(local, tiling.channels)
-    order = _sorted(_sorted(np.arange(len(chunk)), taps.out), chunk)
+    row = taps.row - _least(taps.row)
+    # By row where the input is padded: the kernel leaves out those that read only zeros.
+    order = _sorted(np.arange(len(chunk)), row) if _padded(taps) else np.arange(len(chunk))
+    order = _sorted(_sorted(order, taps.out), chunk)
     phase, col = (taps.col - _least(taps.col)) % taps.in_step[1], taps.col - _least(taps.col)
     place = phase * (pack_w // phases) + col // taps.in_step[1]
-    position = (inside * pack_h + taps.row - _least(taps.row)) * pack_w + place
+    position = (inside * pack_h + row) * pack_w + place
     chunks = -(-len(channels) // tiling.channels)
     return _segments(taps, chunk[order], order, chunks) | {
         "chunk_channel": np.minimum(np.arange(chunks + 1) * tiling.channels, len(channels)),
         "channels": channels,
         "offset": position[order] * (taps.lanes * 4),
+        "row": row[order],
         "order": order,
         "silent": np.flatnonzero(np.bincount(taps.out, minlength=taps.outs) == 0),
     }
+
+
+def _padded(taps: Taps) -> bool:
+    """Whether weights read rows above or below the input."""
+    if not taps.row.size:
+        return False
+    last = (taps.grid[0] - 1) * taps.in_step[0] + int(taps.row.max())
+    return _least(taps.row) < 0 or last >= taps.in_shape[1]
 
 
 def _least(positions: np.ndarray) -> int:

@@ -1,8 +1,9 @@
-"""A straight network in one native call: forward, or loss and all gradients; and SGD's update."""
+"""A straight network in one native call: forward, backward or both; and SGD's update."""
 
 import ctypes
 from collections.abc import Sequence
 from ctypes import byref
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ import torch
 from snip.common.errors import InputError
 from snip.engine.kernels.constants import CONV, LINEAR, MAX_POOL, MOST_LAYERS, RECTIFIER
 from snip.engine.kernels.library import kernel
-from snip.engine.kernels.memory import empty, pointer
+from snip.engine.kernels.memory import empty, made, pointer
 from snip.engine.kernels.structs import LayerStruct, NetworkStruct, OutcomeStruct, ParameterStruct
 
 __all__ = [
@@ -49,12 +50,44 @@ class NativeNetwork:
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Contiguous x [batch, ...] -> y [batch, outputs]."""
-        y = empty(len(x), self.outputs)
+        y, at = made(len(x), self.outputs)
         kernel("network_forward")(
-            *(byref(self.struct), self.pointer(x), pointer(y, y.shape, "y")),
-            *(len(x), torch.get_num_threads()),
+            byref(self.struct), self.pointer(x), at, len(x), torch.get_num_threads()
         )
         return y
+
+    def training_forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same y, and what `backward` reads again."""
+        batch = len(x)
+        y, at = made(batch, self.outputs)
+        saved, saved_at = made(self.parts(batch), self._room)
+        kernel("network_training_forward")(
+            *(byref(self.struct), self.pointer(x), at, saved_at, batch, torch.get_num_threads())
+        )
+        return y, saved
+
+    def backward(self, saved: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+        """The gradients of all parameters in one row."""
+        batch = len(dy)
+        gradients, at = made(self.gradients)
+        kernel("network_backward")(
+            byref(self.struct),
+            pointer(saved, (self.parts(batch), self._room), "saved"),
+            pointer(dy, (batch, self.outputs), "dy"),
+            *(at, batch, torch.get_num_threads()),
+        )
+        return gradients
+
+    def parts(self, batch: int) -> int:
+        """How many parts a batch is run in."""
+        return -(-batch // self.lanes)
+
+    @cached_property
+    def _room(self) -> int:
+        """Numbers that each part of the batch keeps for `backward`."""
+        floats = ctypes.c_int64()
+        kernel("network_room")(byref(self.struct), byref(floats))
+        return floats.value
 
     def pointer(self, x: torch.Tensor) -> int | None:
         """Address of a batch; InputError unless it holds rows of this network's inputs."""
@@ -67,10 +100,9 @@ class Gradients:
     """Room for the gradients of a network at one batch size, and the call that fills it."""
 
     def __init__(self, network: NativeNetwork, batch: int) -> None:
-        parts = -(-batch // network.lanes)
         self.network, self.batch = network, batch
-        self.partial = empty(parts, network.gradients)
-        self.outcomes = (OutcomeStruct * parts)()
+        self.total = empty(network.gradients)  # of all parameters in one row, after `fill`
+        self.outcomes = (OutcomeStruct * network.parts(batch))()
 
     def fill(self, x: torch.Tensor, labels: torch.Tensor) -> OutcomeStruct:
         """Returns the mean loss; its gradients stand in `total` then."""
@@ -79,15 +111,10 @@ class Gradients:
         kernel("network_gradients")(
             *(byref(self.network.struct), self.network.pointer(x)),
             pointer(labels, (self.batch,), "labels", dtype=torch.int64),
-            pointer(self.partial, self.partial.shape, "partial"),
+            pointer(self.total, self.total.shape, "total"),
             *(self.outcomes, self.batch, torch.get_num_threads()),
         )
         return self.outcomes[0]
-
-    @property
-    def total(self) -> torch.Tensor:
-        """The gradients of all parameters in one row, after `fill`."""
-        return self.partial[0]
 
 
 def sgd_update(parameters: "ctypes.Array[ParameterStruct]", gradients: torch.Tensor) -> None:

@@ -130,6 +130,18 @@ static void spread(const ConvOutput& o, const TilePlace& t, int64_t out, const f
     }
 }
 
+// The first entry in [low, high) of one segment whose packed row is at least `row`.
+static int64_t entry_from_row(const ConvPlan& p, int64_t low, int64_t high, int64_t row) {
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (p.row[middle] < row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 // What the segments of one tile have in common.
 struct SegmentRunner {
     const ConvOutput& o;
@@ -137,7 +149,7 @@ struct SegmentRunner {
     const Registers& regs;
     const Entry* entries;
     const char* packed;
-    bool direct;
+    bool direct, bordered;  // bordered: some rows of the packed input lie outside the image
     int64_t row_bytes, sums_row, y_row, y_plane;
     float* y;
 
@@ -146,6 +158,8 @@ struct SegmentRunner {
         : o(o_), t(t_), regs(regs_), entries(entries_), packed(reinterpret_cast<const char*>(packed_)) {
         const ConvPlan& p = o.plan;
         direct = o.direct(t);
+        int64_t top = t.row * p.in_step_h + p.top;
+        bordered = top < 0 || top + p.pack_h - (p.tile_h - t.rows) * p.in_step_h > p.in_h;
         row_bytes = int64_t(p.in_step_h) * p.pack_w * p.lanes * 4;
         sums_row = regs.vectors * VL;
         y_row = int64_t(p.out_w) * p.lanes;
@@ -157,8 +171,8 @@ struct SegmentRunner {
     void run(int64_t segment, float* sums) const {
         const ConvPlan& p = o.plan;
         int64_t out = p.segment_out[segment], place = p.segment_place[segment];
-        const Entry* entry = entries + p.segment_entry[segment];
-        const Entry* end = entries + p.segment_entry[segment + 1];
+        int64_t begin = p.segment_entry[segment], stop = p.segment_entry[segment + 1];
+        int64_t first = begin, end = stop;
         bool final = place & LAST, finish = final && direct;
         RegisterTile tile{packed,
                           row_bytes,
@@ -178,13 +192,18 @@ struct SegmentRunner {
         float* to = finish ? y + out * y_plane : sums;
         for (int64_t row = 0, height; row < t.rows; row += height * tile.repeat) {
             height = regs.rows_at(t.rows - row);
-            tile.repeat = height == 1 ? t.rows - row : (t.rows - row) / height;
+            tile.repeat = bordered ? 1 : height == 1 ? t.rows - row : (t.rows - row) / height;
+            if (bordered) {  // entries outside [first, end) would only add zeros
+                int64_t top = (t.row + row) * p.in_step_h + p.top;
+                first = entry_from_row(p, begin, stop, -(top + (height - 1) * p.in_step_h));
+                end = entry_from_row(p, first, stop, p.in_h - top);
+            }
             for (int64_t piece = 0, v = 0, width; piece < regs.pieces; piece++, v += width) {
                 width = regs.width_of(piece);
                 tile.packed = packed + row * row_bytes + v * VL * 4;
                 tile.from = from ? from + row * sums_row + v * VL : nullptr;
                 tile.to = to + row * tile.to_row + v * VL;
-                accumulate_table.of[width][height](entry, end, tile);
+                accumulate_table.of[width][height](entries + first, entries + end, tile);
             }
         }
         if (final && !direct) spread(o, t, out, sums, sums_row);

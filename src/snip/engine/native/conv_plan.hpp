@@ -31,6 +31,7 @@ SNIP_STRUCT ConvPlan {
     const int32_t* order;                // [entries] into the values
     const int32_t* silent;               // outs without any weight
     int32_t silents;
+    const int32_t* row;  // [entries] its packed row for output row 0; ascends within a segment if padded
 };
 
 SNIP_ENUM SegmentPlace { FIRST = 1, LAST = 2 };

@@ -56,6 +56,14 @@ static void pack_gradient(const ConvPlan& p, const TilePlace& t, const float* dy
     }
 }
 
+// The same where it lies, if its rows are whole vectors already and a single chunk reads it but once;
+// else null.
+static const float* gradient_in_place(const ConvPlan& p, const TilePlace& t, const float* dy, int64_t from) {
+    int64_t row = int64_t(p.out_w) * p.lanes;
+    if (p.chunks > 1 || t.cols < p.out_w || row % VL || t.valid < p.lanes) return nullptr;
+    return dy + ((t.block * p.out_channels + from) * p.out_h + t.row) * row;
+}
+
 // One segment over the whole tile; d is its out's part of the packed gradient.
 static void correlate_segment(const ConvPlan& p, const TilePlace& t, const Registers& regs, int64_t segment,
                               const float* d, const float* packed, float* sums) {
@@ -90,18 +98,23 @@ static void correlate_tiles(const ConvPlan& p, const float* x, const float* dy, 
     for (int64_t index = from; index < to; index++) {
         TilePlace t = place_of(p, index, batch);
         Registers regs(ceil_div(t.cols * p.lanes, VL), t.rows, MAX_HELD);
-        int64_t tile_floats = t.rows * regs.vectors * VL;
-        float* gradient = scratch(MASKED, (high - low) * tile_floats);
-        pack_gradient(p, t, dy, regs.vectors * VL, low, high, gradient);
+        int64_t tile_floats = t.rows * regs.vectors * VL, apart = tile_floats;
+        const float* gradient = gradient_in_place(p, t, dy, low);
+        if (gradient) {
+            apart = int64_t(p.out_h) * p.out_w * p.lanes;
+        } else {
+            float* copy = scratch(MASKED, (high - low) * tile_floats);
+            pack_gradient(p, t, dy, regs.vectors * VL, low, high, copy);
+            gradient = copy;
+        }
         for (int64_t chunk = 0; chunk < p.chunks; chunk++) {
             int64_t segment = most(first, p.chunk_segment[chunk]);
             int64_t end = least(last, p.chunk_segment[chunk + 1]);
             if (segment >= end) continue;
             pack_chunk(p, chunk, x, t, true, packed);
             for (; segment < end; segment++)
-                correlate_segment(p, t, regs, segment,
-                                  gradient + (p.segment_out[segment] - low) * tile_floats, packed,
-                                  sums + (p.segment_entry[segment] - base) * VL);
+                correlate_segment(p, t, regs, segment, gradient + (p.segment_out[segment] - low) * apart,
+                                  packed, sums + (p.segment_entry[segment] - base) * VL);
         }
     }
     for (int64_t k = 0; k < count; k++) partial[base + k] = sum(load<vf>(sums + k * VL));

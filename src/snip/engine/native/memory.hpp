@@ -13,6 +13,7 @@ enum ScratchSlot {
     STATE,
     NETWORK_STATES,
     NETWORK_GRADIENTS,
+    NETWORK_PARTS,
     SLOTS
 };
 

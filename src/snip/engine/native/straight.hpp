@@ -79,21 +79,39 @@ SNIP_STRUCT Network {
 
     // Every state is a whole number of cache lines.
     static int64_t padded(int64_t floats) { return ceil_div(floats, 16) * 16; }
+    // State i goes into layer i, the last one leaves the network.
+    int64_t state(int64_t i) const { return padded((i ? layers[i - 1].outputs : layers[0].inputs) * lanes); }
+    // Floats for the places of a pooling's largest inputs, a byte each.
+    int64_t places(int64_t i) const {
+        return layers[i].kind == MAX_POOL ? padded(ceil_div(layers[i].outputs * lanes, 4)) : 0;
+    }
+    // Whether the backward pass reads state i again: weights met it, or it shows what a ReLU left.
+    bool read_again(int64_t i) const {
+        return (i < count && layers[i].kind <= CONV) ||
+               (i > 0 && (layers[i - 1].relu || layers[i - 1].kind == RECTIFIER));
+    }
+    // Floats of all that a part of the batch computes, and of what its backward pass reads again.
     int64_t states() const {
-        int64_t total = padded(layers[0].inputs * lanes);
-        for (int64_t i = 0; i < count; i++) total += padded(layers[i].outputs * lanes);
+        int64_t total = state(count);
+        for (int64_t i = 0; i < count; i++) total += state(i) + places(i);
+        return total;
+    }
+    int64_t saved() const {
+        int64_t total = read_again(count) ? state(count) : 0;
+        for (int64_t i = 0; i < count; i++) total += (read_again(i) ? state(i) : 0) + places(i);
         return total;
     }
     int64_t widest() const {
-        int64_t most_floats = layers[0].inputs;
-        for (int64_t i = 0; i < count; i++) most_floats = most(most_floats, layers[i].outputs);
-        return padded(most_floats * lanes);
+        int64_t most_floats = 0;
+        for (int64_t i = 0; i <= count; i++) most_floats = most(most_floats, state(i));
+        return most_floats;
     }
-    int64_t pooled() const {
-        int64_t total = 0;
+    // Lanes of a part that are computed: whole vectors of those in the batch. A convolution or a
+    // pooling computes all of them.
+    int64_t width(int64_t valid) const {
         for (int64_t i = 0; i < count; i++)
-            if (layers[i].kind == MAX_POOL) total += padded(layers[i].outputs * lanes);
-        return total;
+            if (layers[i].kind == CONV || layers[i].kind == MAX_POOL) return lanes;
+        return least(lanes, ceil_div(valid, VL) * VL);
     }
     int64_t parts(int64_t batch) const { return ceil_div(batch, lanes); }
     void check(int64_t batch) const {
@@ -135,10 +153,11 @@ static void gather_biases(const Network& net, float* gradients) {
 
 static int64_t planes_of(const Layer& l) { return l.outputs / (int64_t(l.window->out_h) * l.window->out_w); }
 
-static void layer_forward(const Layer& l, int64_t lanes, const float* x, float* y, uint8_t* which) {
+static void layer_forward(const Layer& l, int64_t lanes, int64_t width, const float* x, float* y,
+                          uint8_t* which) {
     switch (l.kind) {
         case LINEAR:
-            linear_forward(l.rowptr, l.cols, nullptr, l.values, x, lanes, l.bias, y, lanes, l.outputs, lanes,
+            linear_forward(l.rowptr, l.cols, nullptr, l.values, x, lanes, l.bias, y, lanes, l.outputs, width,
                            l.relu ? RELU : 0, 1);
             break;
         case CONV: conv_forward(l.forward, l.values, x, nullptr, l.bias, y, lanes, l.relu, 1); break;
@@ -153,14 +172,14 @@ static void layer_forward(const Layer& l, int64_t lanes, const float* x, float* 
 }
 
 // dx is null for the first layer. dy may be overwritten.
-static void layer_backward(const Layer& l, int64_t lanes, const float* x, const float* y,
+static void layer_backward(const Layer& l, int64_t lanes, int64_t width, const float* x, const float* y,
                            const uint8_t* which, float* dy, float* dx, float* gradients) {
     float* dw = l.values_at < 0 ? nullptr : gradients + l.values_at;
     float* db = l.bias_at < 0 ? nullptr : gradients + l.bias_at;
     switch (l.kind) {
         case LINEAR:
             linear_backward(l.rowptr, l.cols, l.t_rowptr, l.t_cols, l.t_order, l.values, x, lanes, dy, lanes,
-                            l.relu ? y : nullptr, lanes, dx, lanes, dw, db, l.outputs, l.inputs, lanes, 1);
+                            l.relu ? y : nullptr, lanes, dx, lanes, dw, db, l.outputs, l.inputs, width, 1);
             break;
         case CONV: {
             int64_t channels = l.forward->out_channels, plane = l.outputs / channels * lanes;
@@ -192,81 +211,134 @@ static void take_input(const Network& net, const float* x, int64_t first, int64_
     }
 }
 
-// The activations of one part of the batch: state[i] goes into layer i, state[count] leaves the last.
-struct PartStates {
+// A part of the batch: which samples, and its activations.
+struct Part {
+    const Network& net;
+    int64_t number, first, valid, width;
     float* state[MOST_LAYERS + 1];
     uint8_t* which[MOST_LAYERS];
 
-    explicit PartStates(const Network& net) {
-        float* at = scratch(NETWORK_STATES, net.states() + net.pooled() / 4);
-        uint8_t* places = reinterpret_cast<uint8_t*>(at + net.states());
-        state[0] = at;
-        at += Network::padded(net.layers[0].inputs * net.lanes);
-        for (int64_t i = 0; i < net.count; i++) {
-            state[i + 1] = at;
-            at += Network::padded(net.layers[i].outputs * net.lanes);
-            which[i] = places;
-            if (net.layers[i].kind == MAX_POOL) places += Network::padded(net.layers[i].outputs * net.lanes);
+    // What the backward pass reads again is put into `saved`, [parts, net.saved()]; null: nothing is.
+    Part(const Network& network, int64_t part, int64_t batch, float* saved) : net(network), number(part) {
+        first = number * net.lanes;
+        valid = least(net.lanes, batch - first);
+        width = net.width(valid);
+        float* passing = scratch(NETWORK_STATES, net.states());
+        float* kept = saved ? saved + number * net.saved() : nullptr;
+        for (int64_t i = 0; i <= net.count; i++) {
+            float*& at = saved && net.read_again(i) ? kept : passing;
+            state[i] = at;
+            at += net.state(i);
+            if (i == net.count) break;
+            float*& places = saved ? kept : passing;
+            which[i] = reinterpret_cast<uint8_t*>(places);
+            places += net.places(i);
         }
     }
-    void run(const Network& net, const float* x, int64_t first, int64_t valid) const {
+    void forward(const float* x) const {
         take_input(net, x, first, valid, state[0]);
         for (int64_t i = 0; i < net.count; i++)
-            layer_forward(net.layers[i], net.lanes, state[i], state[i + 1], which[i]);
+            layer_forward(net.layers[i], net.lanes, width, state[i], state[i + 1], which[i]);
+    }
+    // dy is the gradient of the last state, and dx as much room; both are overwritten.
+    void backward(float* dy, float* dx, float* gradients) const {
+        for (int64_t i = net.count - 1; i >= 0; i--) {
+            layer_backward(net.layers[i], net.lanes, width, state[i], state[i + 1], which[i], dy,
+                           i ? dx : nullptr, gradients);
+            float* swap = dy;
+            dy = dx;
+            dx = swap;
+        }
     }
 };
+
+static void forward_parts(const Network& net, const float* x, float* y, float* saved, int64_t batch,
+                          int32_t threads) {
+    net.check(batch);
+    int64_t out = net.layers[net.count - 1].outputs;
+    spread_biases(net);
+    auto body = [&](int64_t number) {
+        Part part(net, number, batch, saved);
+        part.forward(x);
+        transpose_tile(part.state[net.count], net.lanes, y + part.first * out, out, out, part.valid);
+    };
+    parallel(net.parts(batch), threads, body);
+}
+
+// Runs body(number, where its gradients go) for each part, and sums those into `gradients`.
+template <class F>
+static void backward_parts(const Network& net, float* gradients, int64_t batch, int32_t threads, F body) {
+    int64_t parts = net.parts(batch);
+    float* partial = scratch(NETWORK_PARTS, parts * net.gradients);
+    auto one = [&](int64_t number) { body(number, partial + number * net.gradients); };
+    parallel(parts, threads, one);
+    for (int64_t k = 0; k < net.gradients; k++) gradients[k] = partial[k];
+    for (int64_t part = 1; part < parts; part++) {
+        const float* more = partial + part * net.gradients;
+        for (int64_t k = 0; k < net.gradients; k++) gradients[k] += more[k];
+    }
+    gather_biases(net, gradients);
+}
 
 // y [batch, out features] of x [batch, in features].
 SNIP_KERNEL void network_forward(const Network* network, const float* x, float* y, int64_t batch,
                                  int32_t threads) {
     check_given(network, x, y);
+    forward_parts(*network, x, y, nullptr, batch, threads);
+}
+
+// Floats that each part of the batch keeps for its backward pass.
+SNIP_KERNEL void network_room(const Network* network, int64_t* floats) {
+    check_given(network, floats);
+    network->check(1);
+    *floats = network->saved();
+}
+
+// The same as network_forward, and what network_backward reads again: [parts, network_room].
+SNIP_KERNEL void network_training_forward(const Network* network, const float* x, float* y, float* saved,
+                                          int64_t batch, int32_t threads) {
+    check_given(network, x, y, saved);
+    forward_parts(*network, x, y, saved, batch, threads);
+}
+
+// The gradients of all parameters, in one row, from dy [batch, out features].
+SNIP_KERNEL void network_backward(const Network* network, float* saved, const float* dy, float* gradients,
+                                  int64_t batch, int32_t threads) {
+    check_given(network, saved, dy);
+    const Network& net = *network;
+    net.check(batch);
+    int64_t out = net.layers[net.count - 1].outputs;
+    backward_parts(net, gradients, batch, threads, [&](int64_t number, float* own) {
+        Part part(net, number, batch, saved);
+        float* columns = scratch(NETWORK_GRADIENTS, 2 * net.widest());
+        transpose_tile(dy + part.first * out, out, columns, net.lanes, part.valid, out);
+        if (part.valid < net.lanes) drop_lanes(columns, out, net.lanes, part.valid);
+        part.backward(columns, columns + net.widest(), own);
+    });
+}
+
+// Forward, mean cross-entropy (one outcome per part, summed into the first) and backward.
+SNIP_KERNEL void network_gradients(const Network* network, const float* x, const int64_t* labels,
+                                   float* gradients, LossOutcome* outcomes, int64_t batch, int32_t threads) {
+    check_given(network, x, labels, outcomes);
     const Network& net = *network;
     net.check(batch);
     int64_t out = net.layers[net.count - 1].outputs;
     spread_biases(net);
-    auto body = [&](int64_t part) {
-        int64_t first = part * net.lanes, valid = least(net.lanes, batch - first);
-        PartStates states(net);
-        states.run(net, x, first, valid);
-        transpose_tile(states.state[net.count], net.lanes, y + first * out, out, out, valid);
-    };
-    parallel(net.parts(batch), threads, body);
-}
-
-// Forward, mean cross-entropy and backward; partial is [parts, gradients], summed into its first row.
-SNIP_KERNEL void network_gradients(const Network* network, const float* x, const int64_t* labels,
-                                   float* partial, LossOutcome* outcomes, int64_t batch, int32_t threads) {
-    check_given(network, x, labels, outcomes);
-    const Network& net = *network;
-    net.check(batch);
-    int64_t parts = net.parts(batch);
-    spread_biases(net);
-    auto body = [&](int64_t part) {
-        int64_t first = part * net.lanes, valid = least(net.lanes, batch - first);
-        PartStates states(net);
-        states.run(net, x, first, valid);
+    backward_parts(net, gradients, batch, threads, [&](int64_t number, float* own) {
+        Part part(net, number, batch, nullptr);
+        part.forward(x);
         float* dy = scratch(NETWORK_GRADIENTS, 2 * net.widest());
-        float* dx = dy + net.widest();
-        outcomes[part] = cross_entropy(states.state[net.count], dy, labels + first,
-                                       net.layers[net.count - 1].outputs, net.lanes, valid, 1.0f / batch);
-        for (int64_t i = net.count - 1; i >= 0; i--) {
-            layer_backward(net.layers[i], net.lanes, states.state[i], states.state[i + 1], states.which[i],
-                           dy, i ? dx : nullptr, partial + part * net.gradients);
-            float* swap = dy;
-            dy = dx;
-            dx = swap;
-        }
-    };
-    parallel(parts, threads, body);
-    for (int64_t part = 1; part < parts; part++) {
-        const float* more = partial + part * net.gradients;
-        for (int64_t k = 0; k < net.gradients; k++) partial[k] += more[k];
+        outcomes[number] = cross_entropy(part.state[net.count], dy, labels + part.first, out, net.lanes,
+                                         part.valid, 1.0f / batch);
+        part.backward(dy, dy + net.widest(), own);
+    });
+    for (int64_t part = 1; part < net.parts(batch); part++) {
         outcomes[0].loss += outcomes[part].loss;
         outcomes[0].wrong += outcomes[part].wrong;
         outcomes[0].strange += outcomes[part].strange;
     }
     outcomes[0].loss /= batch;
-    gather_biases(net, partial);
 }
 
 }  // namespace snip::SNIP_ISA

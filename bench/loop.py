@@ -1,0 +1,78 @@
+"""The loop that users have (loss, backward, optimizer.step) against dense torch, in one run.
+
+    python bench/loop.py                             # all networks of cases.py, many minutes
+    python bench/loop.py lenet-300-100 --seconds 4   # some
+
+All ways call their optimiser alike; the accelerated network takes no `snip.training_step`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable, Iterator
+
+import torch
+from cases import CASES, SGD, Batch, Case, flop_bound, ordinary_step, pruned
+from contest import Contest, row
+from rivals import Network, dense_torch, plain_copy
+from torch import nn
+
+import snip
+from snip.common.timing import Work
+
+SECONDS = 4.0  # of measuring per network, optimiser and way, about
+Optimizer = Callable[[nn.Module], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Optimizer] = {
+    "SGD": lambda model: torch.optim.SGD(model.parameters(), **SGD),
+    "AdamW": lambda model: torch.optim.AdamW(model.parameters()),
+    "SGD(fused=True)": lambda model: torch.optim.SGD(model.parameters(), **SGD, fused=True),
+    "AdamW(fused=True)": lambda model: torch.optim.AdamW(model.parameters(), fused=True),
+}
+
+
+def way(network: Network, optimizer: Optimizer, labels: torch.Tensor) -> tuple[torch.Tensor, Work]:
+    """Outputs before the first step, and the step."""
+    model, images = network
+    outputs = model.train()(images).detach()
+    return outputs, ordinary_step(model, optimizer(model), (images, labels))
+
+
+def measure(case: Case, *, seconds: float) -> Iterator[str]:
+    """The rows of one network, one per optimiser."""
+    model, batch, masks = pruned(case)
+    expected = plain_copy(model.train())(batch[0]).detach()
+    for name, optimizer in OPTIMIZERS.items():
+        contest = contestants(model, batch, optimizer, expected)
+        remarks = [name, f"FLOP bound {flop_bound(masks):.1f}x"]
+        yield row(case, case.batch, contest.times(seconds), contest.faults, remarks)
+
+
+def contestants(
+    model: nn.Module, batch: Batch, optimizer: Optimizer, expected: torch.Tensor
+) -> Contest:
+    """Dense torch and ours, each with a network and an optimiser of its own."""
+    images, labels = batch
+    contest = Contest(expected)
+    for name, rival in dense_torch(model, compiling=False).items():
+        contest.enter(name, lambda rival=rival: way(rival(model, images), optimizer, labels))
+    fast = snip.accelerate(model, batch)
+    contest.enter("ours", lambda: way((fast, images), optimizer, labels))
+    return contest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", help=", ".join(case.model for case in CASES))
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    print(f"ordinary loop, {torch.get_num_threads()} threads")
+    for case in CASES:
+        if case.model in options.models or not options.models:
+            for line in measure(case, seconds=options.seconds):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
