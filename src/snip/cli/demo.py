@@ -12,6 +12,7 @@ from snip.cli.options import Threads, option, switch
 from snip.common.console import remark, say, show_table, size
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
+from snip.common.places import exists
 from snip.engine.choice import ENGINES
 from snip.export import compact
 from snip.masks import Masks
@@ -62,7 +63,7 @@ def command(
 
 def _run(config: RunConfig, out: Path, resume: bool) -> RunResult:
     what = f"{config.sparsity:.0%} pruned" if config.sparsity else "dense"
-    known = resume and (out / config.folder_name / RESULT).exists()
+    known = resume and exists(out / config.folder_name / RESULT)
     remark(
         f"{MODEL}, {what}: "
         + ("trained before, --no-resume trains it again" if known else "training ...")

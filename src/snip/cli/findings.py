@@ -10,6 +10,7 @@ import torch
 
 from snip.cli.reading import State, Weights, network_of
 from snip.common.errors import FileError, InputError
+from snip.common.places import exists
 from snip.masks import Masks
 from snip.reports.report import Report, report
 from snip.reports.text import percent
@@ -93,13 +94,13 @@ def of_weights(path: Path, weights: Weights) -> Finding:
 
 def of_folder(folder: Path, model: str | None, dataset: str | None) -> Finding:
     """A run: its result, or how far it is, and its masks."""
-    if not (folder / CONFIG).exists():
+    if not exists(folder / CONFIG):
         raise FileError(f"{folder} is no run folder: it has no {CONFIG}.")
-    changed = changes(folder) if (folder / RESULT).exists() else None
+    changed = changes(folder) if exists(folder / RESULT) else None
     try:
         run = _run(folder, changed)
-        if not (folder / MASKS).exists():
-            return replace(run, shown=run.shown | {"sparsity": percent(0)})
+        if not exists(folder / MASKS):
+            return run
         found = of_masks(folder / MASKS, Masks.load(folder / MASKS), model, dataset)
     except FileError as error:
         if changed is None or not changed.altered:
@@ -118,9 +119,9 @@ def of_folder(folder: Path, model: str | None, dataset: str | None) -> Finding:
 def _run(folder: Path, changed: Changes | None) -> Finding:
     """What a run's folder says beside its masks."""
     config = read_config(folder)
-    finished = (folder / RESULT).exists()
+    finished = exists(folder / RESULT)
     result = RunResult.read(folder, verify=False) if finished else None
-    history = read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
+    history = read_metrics(folder / METRICS) if exists(folder / METRICS) else []
     done = history[-1].iteration if history else 0
     going = f"{done:,} of {config.training.iterations:,} iterations evaluated"
     shown: dict[str, object] = {
@@ -130,6 +131,8 @@ def _run(folder: Path, changed: Changes | None) -> Finding:
         "seed": config.seed,
         "state": "finished" if finished else f"{going}; `snip run` with the same flags goes on",
     }
+    # A run's masks, if they are there, say more; they may be deleted, or not made yet.
+    shown["sparsity"] = percent(config.sparsity if result is None else result.sparsity)
     if result is not None:
         shown |= {"test error": percent(result.test_error), "seconds": f"{result.seconds:.1f}"}
         shown |= {"files": f"not known: there is no {SUMS}" if changed is None else str(changed)}

@@ -14,6 +14,7 @@ from snip.cli.outputs import require_file_name
 from snip.cli.reading import read
 from snip.common.console import remark, say, show, show_facts, show_table
 from snip.common.errors import InputError
+from snip.common.places import is_folder
 from snip.masks import Masks
 from snip.reports.pictures import survivors
 from snip.reports.text import percent
@@ -61,7 +62,7 @@ def command(
 
 
 def _find(path: Path, model: str | None, dataset: str | None) -> Finding:
-    if path.is_dir():
+    if is_folder(path):
         return of_folder(path, model, dataset)
     content = read(path)
     if isinstance(content, Masks):

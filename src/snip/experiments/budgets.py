@@ -22,6 +22,7 @@ from snip.common.console import complain, remark, show_table
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
 from snip.common.files import read_json, write_json
+from snip.common.places import exists
 from snip.common.timing import best_times
 from snip.data import load
 from snip.engine.accelerate import accelerate
@@ -177,7 +178,7 @@ def _shared(base: RunConfig) -> Record:
 
 def _timing_in(out: Path, base: RunConfig) -> Record | None:
     """The times in the result file, to be kept. Refuses the file of another experiment."""
-    if not out.exists():
+    if not exists(out):
         return None
     record = read_json(out)
     if record.get("run") != _shared(base):

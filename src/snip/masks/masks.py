@@ -17,7 +17,8 @@ from torch import nn
 
 from snip.anatomy.parameters import Predicate, is_sharded, ordinary, require_prunable, unwrap
 from snip.common.errors import FileError, InputError, KindError, nearest
-from snip.common.files import PathLike, reading, write_tensors
+from snip.common.files import reading, write_tensors
+from snip.common.places import PathLike
 from snip.masks import holding
 from snip.masks.provenance import Provenance
 

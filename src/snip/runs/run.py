@@ -17,6 +17,7 @@ from snip.anatomy.device import device_of
 from snip.anatomy.parameters import prunable_parameters
 from snip.common.errors import InputError
 from snip.common.files import write_json
+from snip.common.places import exists
 from snip.data import load
 from snip.data.dataset import Dataset
 from snip.masks import Masks, versions
@@ -61,6 +62,7 @@ def run(
         on_metrics=on_metrics,
         progress=progress,
         checkpoint_seconds=checkpoint_seconds,
+        beside=(layout.CONFIG, layout.REPORT) if config.sparsity else (layout.CONFIG,),
     )
     finished = resume and layout.state_of(place) == layout.FINISHED
     # A finished run is only read, which needs no lock and may be on a disk that takes none.
@@ -126,7 +128,8 @@ def draw(
 
     With its masks in the file `saved`, or with none to come, it is drawn as it will be trained.
     """
-    masks = Masks.load(saved) if config.sparsity and saved is not None and saved.exists() else None
+    there = config.sparsity and saved is not None and exists(saved)
+    masks = Masks.load(saved) if saved is not None and there else None
     scored = config.sparsity and masks is None
     chosen = _scored_draw(config) if scored else _trained_draw(config)
     model = draw_network(config.model, config.dataset, **chosen).to(device)

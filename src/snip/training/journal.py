@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common import files
+from snip.common import files, places
 from snip.common.errors import FileError
 from snip.training.checkpoint import restore, save_checkpoint
 from snip.training.lock import Lock
@@ -38,6 +38,11 @@ class Journal:
         self._every = every
         self._saved_at = time.monotonic()
         self._saved_iteration: int | None = None
+        self._watched: tuple[str, ...] = (METRICS,)
+
+    def watch(self, names: tuple[str, ...]) -> None:
+        """Stop the training at its next write if one of these files of the folder is gone."""
+        self._watched = (METRICS, *names)
 
     def open(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, resume: bool) -> State:
         """Restore the last checkpoint. Returns the state there, or a fresh one if there is none."""
@@ -47,7 +52,7 @@ class Journal:
         path = self._folder / CHECKPOINT
         for name in () if resume else STARTED_OVER:
             files.remove(self._folder / name)
-        state = self._restored(path, model, optimizer) if path.exists() else State()
+        state = self._restored(path, model, optimizer) if places.exists(path) else State()
         # Lines written after the checkpoint are dropped: the resumed training writes them again.
         lines = "".join(f"{line.to_line()}\n" for line in state.history)
         files.write_text(self._folder / METRICS, lines)
@@ -94,15 +99,21 @@ class Journal:
     def _writing(self) -> Iterator[None]:
         """Around a write: refuse if files were deleted; a write that fails says what is safe."""
         self._lock.require()
-        if self._folder is not None and not (self._folder / METRICS).exists():
-            raise FileError(
-                f"{self._folder / METRICS} was deleted while the training ran: the training "
-                f"stopped. {self._way_on()}"
-            )
+        self._require_watched()
         try:
             yield
         except FileError as error:
             raise FileError(f"{error} {self._way_on()}") from error
+
+    def _require_watched(self) -> None:
+        watched = [] if self._folder is None else [self._folder / name for name in self._watched]
+        for path in watched:
+            if not places.exists(path):
+                ours = path.name in (METRICS, MASKS, ENGINE)  # which a resumed training makes again
+                way_on = self._way_on() if ours else f"{self.last_good()}: put the file back first."
+                raise FileError(
+                    f"{path} was deleted while the training ran: the training stopped. {way_on}"
+                )
 
     def _way_on(self) -> str:
         """A sentence on what is safe and how to go on, for an error message."""
@@ -112,7 +123,7 @@ class Journal:
     def _has_checkpoint(self) -> bool:
         """Whether this training saved or restored a checkpoint that nobody has deleted since."""
         saved = self._saved_iteration is not None
-        return saved and self._folder is not None and (self._folder / CHECKPOINT).exists()
+        return saved and self._folder is not None and places.exists(self._folder / CHECKPOINT)
 
     def _restored(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
         state = restore(path, model=model, optimizer=optimizer, identity=self._identity)
