@@ -317,3 +317,9 @@ def test_batches_and_losses_that_cannot_work_are_named(loss_fn, batch, message):
     model, _ = make("mlp")
     with pytest.raises(snip.InputError, match=message):
         snip.connection_sensitivity(model, batch, loss_fn)
+
+
+def test_a_batch_dimension_that_there_is_not():
+    model, batch = nn.Linear(4, 3), (torch.randn(8, 4), torch.randint(3, (8,)))
+    with pytest.raises(snip.InputError, match=r"batch_dim is 5, .* \(8, 4\): .* from 0 to 1"):
+        snip.prune(model, batch, sparsity=0.5, scoring=snip.Scoring(batch_dim=5))

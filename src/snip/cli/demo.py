@@ -88,8 +88,8 @@ def _show(dense: RunResult, pruned: RunResult) -> None:
         ],
     )
     say(f"{dense.total / pruned.kept:.0f} times fewer connections, chosen before the first step.")
-    if pruned.config.engine == "dense":
-        say("Training is not faster: zeros are still multiplied; --engine sparse leaves them out.")
+    if pruned.engine.get("engine") == "dense":
+        say("Training is not faster: zeros were multiplied too; --engine sparse leaves them out.")
 
 
 def _compact_file(pruned: RunResult) -> Path:

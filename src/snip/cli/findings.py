@@ -14,7 +14,7 @@ from snip.common.places import exists
 from snip.masks import Masks
 from snip.reports.report import Report, report
 from snip.reports.text import percent
-from snip.runs import RunResult
+from snip.runs import RunResult, chance_note
 from snip.runs.folder import CONFIG, RESULT, SUMS, read_config
 from snip.runs.sums import Changes, changes
 from snip.training.journal import MASKS, METRICS
@@ -24,6 +24,10 @@ from snip.training.metrics import read_metrics
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 # Fields of a provenance that are not shown to people: they are for machines.
 HIDDEN = ("uses", "left_out", "seeds", "versions")
+
+
+# What the masks of a run's folder add to what its other files say.
+FOR_RUNS = ("sparsity", "kept", "report")
 
 
 class Parameter(NamedTuple):
@@ -66,6 +70,11 @@ def of_masks(path: Path, masks: Masks, model: str | None, dataset: str | None) -
     """What masks keep, where they come from, and the report if the network is known."""
     provenance = masks.provenance.to_dict()
     notes = {key: value for key, value in provenance.items() if key not in HIDDEN}
+    found = _report(masks, model, dataset)
+    own = masks.provenance.model
+    if found is None and own is not None and ":" in own:
+        # It is not imported by itself: a file must not make us run code.
+        notes["report"] = f"name your network for units, FLOPs and paths: --model {own}"
     return Finding(
         "masks",
         path,
@@ -74,7 +83,7 @@ def of_masks(path: Path, masks: Masks, model: str | None, dataset: str | None) -
         | {"provenance": provenance},
         tuple(Parameter(name, int(mask.sum()), mask.numel()) for name, mask in masks.items()),
         masks,
-        _report(masks, model, dataset),
+        found,
     )
 
 
@@ -108,7 +117,7 @@ def of_folder(folder: Path, model: str | None, dataset: str | None) -> Finding:
         raise FileError(f"{error} Of its files are {changed}.") from error
     return replace(
         run,
-        shown=run.shown | _counts(found.masks),
+        shown=run.shown | {key: found.shown[key] for key in FOR_RUNS if key in found.shown},
         data=run.data | {"masks": dict(found.data)},
         parameters=found.parameters,
         masks=found.masks,
@@ -135,6 +144,9 @@ def _run(folder: Path, changed: Changes | None) -> Finding:
     shown["sparsity"] = percent(config.sparsity if result is None else result.sparsity)
     if result is not None:
         shown |= {"test error": percent(result.test_error), "seconds": f"{result.seconds:.1f}"}
+        shown |= {"engine": result.engine_note}
+        note = chance_note(result)
+        shown |= {} if note is None else {"note": note}
         shown |= {"files": f"not known: there is no {SUMS}" if changed is None else str(changed)}
     data: dict[str, Any] = {
         "finished": finished,

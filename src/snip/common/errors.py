@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+# Of two names with this much in common (difflib's measure) one is probably a slip for the other.
+LIKE = 0.6
+
 
 class InputError(ValueError):
     """A mistake in what the user gave; nothing was changed."""
@@ -50,7 +53,7 @@ def nearest(kind: str, name: str, known: Iterable[str]) -> InputError:
     wanted = _letters(str(name))
     # "lenet5" is the beginning of "lenet-5-caffe", though "alexnet-s" shares as many letters.
     close = [p for p in plain if wanted and p.startswith(wanted)]
-    close = close or difflib.get_close_matches(wanted, plain, n=1, cutoff=0.4)
+    close = close or difflib.get_close_matches(wanted, plain, n=1, cutoff=LIKE)
     hint = f"did you mean {plain[close[0]]!r}? " if close else ""
     return InputError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}.")
 

@@ -26,8 +26,9 @@ from snip.common.places import exists
 from snip.common.timing import best_times
 from snip.data import load
 from snip.engine.accelerate import accelerate
+from snip.engine.choice import ENGINES
 from snip.engine.fused.step import training_step
-from snip.experiments.budget_arms import ARMS, SETTINGS, Arm, plan
+from snip.experiments.budget_arms import ARMS, SETTINGS, Arm, one_engine, plan
 from snip.masks import Masks, empty_layers, versions
 from snip.reports.text import percent
 from snip.runs import RunConfig, RunResult, draw_network, prepare, run
@@ -43,8 +44,9 @@ Record = dict[str, Any]
 
 def train_all(base: RunConfig, seeds: Sequence[int], root: Path, out: Path, command: str) -> Record:
     """Train every arm for every seed, except finished ones. Each run updates the result file."""
-    kept = _timing_in(out, base)
     dataset = load(base.dataset)
+    base = replace(base, engine=_engine_in(out) or one_engine(base, dataset))
+    kept = _timing_in(out, base)
     found: dict[Arm, list[Record]] = {arm: [] for arm in ARMS}
     for seed in seeds:
         for arm, config in plan(replace(base, seed=seed), dataset).items():
@@ -186,13 +188,18 @@ def _timing_in(out: Path, base: RunConfig) -> Record | None:
     return record.get("timing")
 
 
+def _engine_in(out: Path) -> str | None:
+    """The engine of the arms that are trained already."""
+    return read_json(out).get("run", {}).get("engine") if exists(out) else None
+
+
 def _base(options: argparse.Namespace) -> RunConfig:
     setting = SETTINGS[options.model]
     train = setting.train if options.lr is None else replace(setting.train, lr=options.lr)
     if options.iterations is not None:
         train = shortened(train, options.iterations)
     sparsity = setting.sparsity if options.sparsity is None else options.sparsity
-    return RunConfig(options.model, sparsity, engine="sparse", train=train)
+    return RunConfig(options.model, sparsity, engine=options.engine, train=train)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -204,6 +211,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sparsity", type=float, help="of the parameter budget at share 1")
     parser.add_argument("--iterations", type=int, help="squeeze the schedule into these")
     parser.add_argument("--lr", type=float)
+    parser.add_argument("--engine", choices=ENGINES, default="auto", help="one for all arms")
     parser.add_argument("--root", type=Path, default=Path("runs/budgets"), help="of run folders")
     parser.add_argument("--out", type=Path, help="default: results/budgets-MODEL.json")
     parser.add_argument("--threads", type=int)

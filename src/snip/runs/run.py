@@ -20,18 +20,21 @@ from snip.common.files import write_json
 from snip.common.places import exists
 from snip.data import load
 from snip.data.dataset import Dataset
+from snip.engine.choice import Choice
 from snip.masks import Masks, versions
 from snip.models.resolve import draw_network, redraw_network
 from snip.reports.report import report
 from snip.runs import folder as layout
+from snip.runs.chance import chance_error
 from snip.runs.config import RunConfig
 from snip.runs.result import RunResult, environment
 from snip.runs.sums import write_result
-from snip.training.journal import MASKS
+from snip.training.journal import ENGINE, MASKS
 from snip.training.lock import locked
 from snip.training.metrics import Metrics
 from snip.training.parts import data_for, seeded
 from snip.training.session import CHECKPOINT_SECONDS, Options
+from snip.training.start import read_choice
 from snip.training.state import snapshot
 from snip.training.trainer import TrainResult, train_held
 
@@ -234,7 +237,15 @@ def _result(
         steps_per_second=trained.steps_per_second,
         versions=versions(),
         **environment(device),
+        engine=_engine(place).to_dict(),
+        chance_error=chance_error(dataset.test.labels),
+        test_images=len(dataset.test),
     )
+
+
+def _engine(place: Path) -> Choice:
+    """The engine that ran; a training that had nothing to choose leaves no file."""
+    return read_choice(place / ENGINE)[0] if exists(place / ENGINE) else Choice("dense")
 
 
 def _derived(seed: int, purpose: str) -> int:
