@@ -62,6 +62,8 @@ def on_terminal(answers: str) -> tuple[int, str]:
 
 def test_without_a_terminal_ones_own_network_trains_ten_epochs(snip: Snip) -> None:
     Path("slow_one.py").write_text(SLOW)
+    code, shown, note = snip(*OWN, "--dry-run")
+    assert (code, "20it" in shown, "10 epochs" in note) == (0, True, True)
     code, _, note = snip(*OWN)
     assert code == 0
     assert note.count("\n") == 1

@@ -30,7 +30,12 @@ Lengthen = Callable[[int], RunConfig]  # from a number of epochs to the configur
 
 
 def chosen_length(
-    whole: RunConfig, with_epochs: Lengthen, place_of: Callable[[RunConfig], Path], device: str
+    whole: RunConfig,
+    with_epochs: Lengthen,
+    place_of: Callable[[RunConfig], Path],
+    *,
+    device: str,
+    may_ask: bool,
 ) -> RunConfig:
     """The configuration to run in place of the `whole` schedule: one that was begun, or chosen."""
     model = resolve_model(whole.model, whole.dataset)
@@ -39,7 +44,7 @@ def chosen_length(
     for config in (whole, *map(with_epochs, OFFERED)):
         if _begun(config, place_of(config)):
             return config
-    if not _on_terminal():
+    if not (may_ask and _on_terminal()):
         config = with_epochs(OFFERED[0])
         remark(
             f"note: {OFFERED[0]} epochs ({config.training.iterations:,} iterations), because this "

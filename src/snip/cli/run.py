@@ -89,9 +89,14 @@ def command(
         return folder or out / config.folder_name
 
     said = (schedule, epochs, flags.get("iterations"))
-    if config.is_user_model and not dry_run and all(flag is None for flag in said):
-        with_epochs = partial(run_config, flags)
-        config = chosen_length(config, lambda n: with_epochs(epochs=n), place_of, device)
+    if config.is_user_model and all(flag is None for flag in said):
+        config = chosen_length(
+            config,
+            lambda epochs: run_config(flags, epochs=epochs),
+            place_of,
+            device=device,
+            may_ask=not dry_run,
+        )
     place = place_of(config)
     _remark_on_drops(config)
     if dry_run:
