@@ -44,7 +44,7 @@ def pair(name, count=4):
     sparsity, shape = NETWORKS[name]
     model, batch = build(name, seed=0), batch_of(count, shape)
     snip.prune(model, batch, sparsity=sparsity)
-    return copy.deepcopy(model), snip.accelerate(model, batch), batch
+    return copy.deepcopy(model), snip.accelerate(model, batch, ways={}), batch
 
 
 def assert_same(dense, fast, batch):
@@ -91,7 +91,7 @@ def test_batch_statistics_of_a_batch_that_fills_no_block(count):
     batch = batch_of(count, (2, 6, 6))
     snip.prune(model, batch, sparsity=0.5)
     dense = copy.deepcopy(model)
-    fast = snip.accelerate(model, batch)
+    fast = snip.accelerate(model, batch, ways={})
     assert_same(dense, fast, batch)
     for key, value in dense.state_dict().items():
         torch.testing.assert_close(fast.state_dict()[key], value, **CLOSE)
@@ -116,7 +116,7 @@ def test_convolutions(kernel, stride, padding, dilation, groups, sparsity):
     else:
         snip.prune(model, batch, sparsity=sparsity)
     dense = copy.deepcopy(model)
-    assert_same(dense, snip.accelerate(model, batch), batch)
+    assert_same(dense, snip.accelerate(model, batch, ways={}), batch)
 
 
 class Branches(nn.Module):
@@ -143,7 +143,7 @@ def test_branches_and_foreign_operations():
     model, batch = Branches(), batch_of(5, (2, 8, 8))
     snip.prune(model, batch, sparsity=0.6)
     dense = copy.deepcopy(model)
-    assert_same(dense, snip.accelerate(model, batch), batch)
+    assert_same(dense, snip.accelerate(model, batch, ways={}), batch)
 
 
 class Untraceable(nn.Module):
@@ -162,7 +162,7 @@ def test_a_model_that_cannot_be_traced_still_works():
     snip.prune(model, batch, sparsity=0.6)
     dense = copy.deepcopy(model)
     with pytest.warns(snip.SnipWarning, match="cannot be traced"):
-        fast = snip.accelerate(model, batch)
+        fast = snip.accelerate(model, batch, ways={})
     assert "AcceleratedUntraceable" in repr(fast)
     assert_same(dense, fast, batch)
 
@@ -265,7 +265,7 @@ def test_another_size_of_image_is_computed_correctly():
     batch = batch_of(5, (2, 8, 8))
     snip.prune(model, batch, sparsity=0.5)
     dense = copy.deepcopy(model)
-    fast = snip.accelerate(model, batch)
+    fast = snip.accelerate(model, batch, ways={})
     assert_same(dense, fast, batch_of(3, (2, 11, 6)))
 
 
@@ -284,13 +284,13 @@ def test_channels_last_inputs():
 def test_bad_input_is_refused():
     model, batch = build("lenet-300-100", seed=0), batch_of(4, (1, 28, 28))
     with pytest.raises(snip.InputError, match="not pruned"):
-        snip.accelerate(model, batch)
+        snip.accelerate(model, batch, ways={})
     masks = snip.prune(model, batch, sparsity=0.9)
     with pytest.raises(snip.InputError, match="typical batch"):
         snip.accelerate(model, None)
     with pytest.raises(snip.InputError, match="ordinary one"):
         snip.densify(model)
-    fast = snip.accelerate(model, batch)
+    fast = snip.accelerate(model, batch, ways={})
     with pytest.raises(snip.InputError, match="accelerated already"):
         snip.accelerate(fast, batch)
     with pytest.raises(snip.InputError, match="not applied"):
@@ -312,12 +312,15 @@ def test_a_shared_layer_and_a_tied_weight():
     model, batch = Twice(), batch_of(4, (10,))
     snip.prune(model, batch, sparsity=0.5)
     dense = copy.deepcopy(model)
-    fast = snip.accelerate(model, batch)
+    fast = snip.accelerate(model, batch, ways={})
     torch.testing.assert_close(fast(batch[0]), dense(batch[0]), **CLOSE)
 
 
-def test_timings_are_remembered(tmp_path):
-    dense, fast, batch = pair("vgg-like", 2)
+def test_timings_are_remembered(tmp_path, monkeypatch):
+    faster = {"dense": 2.0, "sparse": 1.0}
+    monkeypatch.setattr("snip.engine.accelerate.step_seconds", lambda *_: faster)
+    dense, _, batch = pair("vgg-like", 2)
+    fast = snip.accelerate(dense, batch)
     (file,) = tmp_path.glob("timings-*.json")
     before = file.read_text()
     again = snip.accelerate(dense, batch)

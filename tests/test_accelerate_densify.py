@@ -35,7 +35,7 @@ def blocks(sparsity=0.4, prepare=lambda model: None):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", snip.SnipWarning)
         snip.prune(model, batch, sparsity=sparsity)
-        return model, snip.accelerate(model, batch), batch
+        return model, snip.accelerate(model, batch, ways={}), batch
 
 
 def train(model, batch):
@@ -113,7 +113,7 @@ def test_masks_are_held_again_with_their_provenance():
     masks.check(plain)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", snip.SnipWarning)
-        again = snip.accelerate(plain, batch)  # and it can be accelerated again
+        again = snip.accelerate(plain, batch, ways={})  # and it can be accelerated again
     torch.testing.assert_close(again.eval()(batch[0]), plain.eval()(batch[0]))
 
 
@@ -124,7 +124,7 @@ def test_masks_that_were_given_are_held_too():
     masks = masks.with_provenance(method="by hand")
     masks.apply(model)
     snip.release(model)
-    fast = snip.accelerate(model, batch, masks=masks)
+    fast = snip.accelerate(model, batch, masks=masks, ways={})
     found = snip.held_masks(snip.densify(fast))
     assert found == masks
     assert found.provenance == masks.provenance
@@ -158,7 +158,7 @@ def test_a_bias_of_which_nothing_is_left_comes_back():
     snip.Masks(masks).apply(model)
     model[0].bias.requires_grad_(False)
     body = model[:3]
-    fast = snip.accelerate(body, torch.randn(3, 2, 6), masks=snip.held_masks(body))
+    fast = snip.accelerate(body, torch.randn(3, 2, 6), masks=snip.held_masks(body), ways={})
     assert fast[0].bias is None
     plain = snip.densify(fast.double())
     assert plain[0].bias.dtype == fast.state_dict()["0.bias"].dtype == torch.float64
@@ -206,7 +206,7 @@ def test_a_pickle_is_small():
     model = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 100), nn.Linear(100, 10))
     batch = torch.randn(4, 784), torch.randint(0, 10, (4,))
     snip.prune(model, batch, sparsity=0.99)
-    fast = snip.accelerate(model, batch)
+    fast = snip.accelerate(model, batch, ways={})
     fast(batch[0])
     with torch.no_grad():
         fast(batch[0])

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.checkpoint import checkpoint
 
 from snip.selection.costs import count_uses, flops, flops_per_element, uses
 
@@ -109,6 +110,84 @@ def test_repeated_and_tied_layers_add_up():
     tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     tied[1].weight = tied[0].weight
     assert uses(tied, torch.ones(2, 3)) == {"0.weight": 2, "0.bias": 1, "1.bias": 1}
+
+
+class Functions(nn.Module):
+    """A forward that multiplies with weights by itself, in every spelling."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode, self.conv = nn.Linear(6, 4), nn.Conv1d(2, 3, 3)
+        self.whole = nn.Parameter(torch.randn(4, 4))
+        self.offset = nn.Parameter(torch.randn(4))
+        self.unused = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x):
+        x = self.encode(x)
+        x = nn.functional.linear(x, self.whole, self.offset)
+        x = torch.addmm(self.offset, x, self.whole.chunk(2)[0].repeat(2, 1))
+        x = x @ self.whole + torch.matmul(self.whole, x.t()).t()
+        x = nn.functional.linear(input=x, weight=self.encode.weight.t())
+        x = nn.functional.conv1d(x.view(-1, 2, 3), weight=self.conv.weight)
+        return nn.functional.conv_transpose1d(x, self.conv.weight)
+
+
+def test_functions_on_weights_count_like_layers():
+    found = uses(Functions(), torch.ones(5, 6))
+    assert found == {
+        "encode.weight": 2,  # as a layer, and turned round
+        "encode.bias": 1,
+        "whole": 3,
+        "offset": 2,
+        "conv.weight": 2,
+    }
+
+
+def test_a_part_of_a_weight_is_used_by_its_part():
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.whole = nn.Parameter(torch.randn(8, 3))
+
+        def forward(self, x):
+            return x @ self.whole[:2].t()
+
+    model = Half()
+    assert uses(model, torch.ones(5, 3)) == {"whole": 0.25}
+    with torch.inference_mode():
+        assert uses(model, torch.ones(5, 3)) == {"whole": 0.25}
+
+
+def test_what_a_loss_computes_with_weights_is_no_cost_of_the_model():
+    model = nn.Sequential(nn.Linear(3, 3))
+    with count_uses(model) as counter:
+        model(torch.ones(2, 3)).sum() + (model[0].weight @ model[0].weight.t()).sum()
+    assert counter.uses == {"0.weight": 1, "0.bias": 1}
+
+
+def test_activation_checkpointing_counts_a_forward_once():
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return checkpoint(self.inner, x, use_reentrant=False)
+
+    model = Checkpointed()
+    with count_uses(model) as counter:
+        model(torch.ones(2, 3, requires_grad=True)).sum().backward()
+    assert counter.uses == {"inner.weight": 1, "inner.bias": 1}
+
+
+def test_a_compiled_model_is_not_compiled_anew():
+    model = nn.Sequential(nn.Linear(3, 3))
+    compiled = torch.compile(model, backend="eager")
+    compiled(torch.ones(2, 3))
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    with count_uses(compiled):
+        compiled(torch.ones(2, 3))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= before + 1  # for the hooks
 
 
 def test_several_batches_average_per_sample():

@@ -24,12 +24,17 @@ CALLS = {
     "blocks_to_columns": ((AT, AT, 4), (4, 4, 4)),
     "columns_to_blocks": ((AT, 4, AT), (4, 4, 4)),
     "linear_forward": ((IN, IN, None, AT, AT, 4, None, AT, 4), (4, 4)),
+    "plain_forward": ((IN, IN, None, AT, AT, 4, None, AT, 4), (4, 4, 4)),
+    "plain_backward": ((IN, IN, IN, IN, None, AT, AT, 4, AT, 4, AT, 4, AT, AT), (4, 4, 4)),
+    "unpack_weights": ((IN, IN, AT, AT), (4, 4)),
+    "pack_weights": ((IN, IN, AT, AT), (4, 4)),
     "norm_apply": ((AT, AT, AT, AT), (4, 16, 4, 4)),
     "relu_backward": ((AT, None, AT, None), (4, 16, 4, 4)),
     "mean_pool": ((AT, AT, 4), (4, 4, 4, 4)),
     "winograd_weights": ((AT, AT), (1, 1)),
 }
 AFTER = {"linear_forward": (0, 1), "norm_apply": (0, 1), "winograd_weights": (0, 1)}
+AFTER |= {"plain_backward": (0, 1), "unpack_weights": (), "pack_weights": ()}
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -54,14 +59,16 @@ def test_recurrent_kernels_check_their_sizes(at):
     sizes = [1, 1, 1]
     sizes[at] = -1
     with pytest.raises(InputError, match="-1"):
-        kernel("lstm_forward")(IN, IN, AT, AT, 8, AT, 8, AT, 8, *sizes, 1)
+        kernel("lstm_forward")(IN, IN, AT, AT, 8, AT, 8, AT, 8, *sizes, None, 1)
     with pytest.raises(InputError, match="-1"):
-        kernel("lstm_backward")(*(IN, IN, IN, AT, AT, AT, 8, AT, 8, None, 0, AT, AT, 8, *sizes, 1))
+        kernel("lstm_backward")(
+            *(IN, IN, IN, AT, AT, AT, 8, AT, 8, None, 0, AT, AT, 8), *sizes, None, 1
+        )
     with pytest.raises(InputError, match="-1"):
-        kernel("gru_forward")(IN, IN, AT, None, AT, AT, 8, AT, 8, *sizes, 1)
+        kernel("gru_forward")(IN, IN, AT, None, AT, AT, 8, AT, 8, *sizes, None, 1)
     with pytest.raises(InputError, match="-1"):
         kernel("gru_backward")(
-            *(IN, IN, IN, AT, AT, AT, AT, AT, 8, AT, 8, None, 0, AT, 8), *sizes, 1
+            *(IN, IN, IN, AT, AT, AT, AT, AT, 8, AT, 8, None, 0, AT, 8), *sizes, None, 1
         )
 
 
@@ -70,7 +77,7 @@ def test_no_threads_are_one_thread():
     gates, from_h, states = torch.ones(3, 4096), torch.zeros(3, 4096), torch.zeros(1, 8192)
     kernel("gru_forward")(
         *(*index.pointers[:2], None, None, gates.data_ptr(), from_h.data_ptr(), 4096),
-        *(states.data_ptr(), 8192, 1, 4096, 1, 0),
+        *(states.data_ptr(), 8192, 1, 4096, 1, None, 0),
     )
     assert (gates != 1).all()
 

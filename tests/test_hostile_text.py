@@ -71,7 +71,7 @@ def test_a_report_shows_them() -> None:
     model.add_module("evil\x1b[31m", torch.nn.Linear(2, 2))
     masks = Masks(
         {"evil\x1b[31m.weight": torch.eye(2).bool()},
-        Provenance(left_out={"b": f"because {EVIL}"}, input_shape=(2,)),
+        Provenance(left_out={"evil\x1b[31m.bias": f"because {EVIL}"}, input_shape=(2,)),
     )
     masks.apply(model)
     text = str(report(model, masks))

@@ -240,7 +240,7 @@ def test_wrapped_models_are_drawn_like_plain_ones() -> None:
 
 
 def test_layers_it_does_not_know_are_left_alone() -> None:
-    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 4))
+    model = nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(4, 4)), nn.Linear(4, 4))
     before = model[0].weight.clone()
     initialize(model, seed=0)
     assert torch.equal(model[0].weight, before)

@@ -42,6 +42,14 @@ def exercise():
                 y = k.linear_forward(index, w, x, bias=torch.randn(13), relu=True)
                 k.linear_backward(index, w, x, dy, y=y, dx=torch.empty_like(x),
                                   dw=torch.empty_like(w), db=torch.empty(13))
+                rows, drows = x.t().contiguous(), dy.t().contiguous()
+                for turned in (False, True):
+                    plain = k.LinearIndex.from_mask(mask.t().contiguous() if turned else mask)
+                    k.plain_forward(plain, w, rows, bias=torch.randn(13), turned=turned)
+                    k.plain_backward(plain, w, rows, drows, dx=torch.empty_like(rows),
+                                     dw=torch.empty_like(w), db=torch.empty(13), turned=turned)
+                    k.unpack_weights(plain, w, torch.zeros(plain.rows, plain.columns))
+                    k.pack_weights(plain, torch.zeros(plain.rows, plain.columns))
                 for lanes, size, step, pad in SHAPES:
                     mask = torch.rand(6, 5, size, size) < density
                     conv = k.ConvIndex(mask, (5, 9, 7), (step, step), (pad, pad), lanes=lanes)

@@ -1,6 +1,7 @@
 """The mapping, its arithmetic, its file."""
 
 import os
+from html.parser import HTMLParser
 
 import pytest
 import torch
@@ -21,6 +22,46 @@ def test_counts():
     m = snip.Masks({"a": torch.tensor([True, False]), "b": torch.tensor([[False], [False]])})
     assert (m.kept, m.total, m.sparsity, m.density("a")) == (1, 4, 0.75, 0.5)
     assert "75.00% sparse: 1 of 4" in repr(m)
+
+
+class Checker(HTMLParser):
+    """Balanced tags, the widths of the bars, and the text of every cell."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.rows, self.widths = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag == "i":
+            self.widths.append(dict(attrs)["style"])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1] in ("td", "th"):
+            self.rows[-1].append(data)
+
+
+def test_a_notebook_shows_a_table():
+    evil = "<script>alert(1)</script>"
+    shown = snip.Masks({"fc.weight": torch.eye(4).bool(), evil: torch.zeros(4).bool()})
+    html = shown._repr_html_()
+    checker = Checker()
+    checker.feed(html)
+    assert checker.open == []
+    assert checker.rows == [
+        ["parameter", "kept", "of", "share"],
+        ["fc.weight", "4", "16", "25.00%"],
+        [evil, "0", "4", "0.00%"],
+        ["total", "4", "20", "20.00%"],
+    ]
+    assert checker.widths == ["width:25.00%", "width:0.00%", "width:20.00%"]
+    assert "<script>" not in html
+    assert "http" not in html
 
 
 def test_equality_union_intersection():
@@ -58,8 +99,9 @@ def test_broken_files_are_refused(tmp_path):
     whole = path.read_bytes()
     for cut in (0, 5, 40, len(whole) - 1):
         path.write_bytes(whole[:cut])
-        with pytest.raises(snip.FileError, match="is damaged"):
+        with pytest.raises(snip.FileError, match=r"is damaged.*masks\.save\(\)") as caught:
             snip.Masks.load(path)
+        assert "folder" not in str(caught.value)
     save_file({"a": torch.ones(3).bool()}, path)
     with pytest.raises(snip.FileError, match="not of masks"):
         snip.Masks.load(path)
@@ -132,7 +174,10 @@ def test_flipped_bits_are_noticed(tmp_path):
 def test_wrong_kinds_are_refused(tmp_path):
     with pytest.raises(TypeError):
         masks() | 5
-    with pytest.raises(snip.KindError, match="None"):
-        snip.Masks.load(None)
+    for path in (None, 5, b"m", ["m"]):
+        with pytest.raises(snip.KindError, match="give a string or a Path"):
+            snip.Masks.load(path)
+        with pytest.raises(snip.KindError, match="give a string or a Path"):
+            masks().save(path)
     with pytest.raises(snip.FileError, match="is a folder"):
         snip.Masks.load(tmp_path)

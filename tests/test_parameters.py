@@ -1,5 +1,7 @@
 """Which parameters count, which stay out, and the reasons given."""
 
+import re
+
 import pytest
 import torch
 from networks import make
@@ -91,18 +93,42 @@ def test_models_that_cannot_be_pruned_say_why():
         snip.prunable_parameters(nn.Linear(2, 2).parameters())
 
 
-def test_parametrized_weights_stay_out_and_are_named():
-    old = nn.Sequential(nn.utils.weight_norm(nn.Linear(6, 8)), nn.Linear(8, 3))
-    new = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 8)), nn.Linear(8, 3))
+def test_weights_that_are_computed_otherwise_stay_out_and_are_named():
+    new = nn.utils.parametrizations.orthogonal(nn.Linear(6, 8))
+    old = nn.utils.prune.random_unstructured(nn.Linear(6, 8), "weight", amount=1)
     batch = torch.randn(5, 6), torch.tensor([0, 1, 2, 1, 0])
-    for model in (old, new):
-        assert "parametrized" in " ".join(left_out(model).values())
+    for layer, reason in ((new, "Orthogonal"), (old, "torch.nn.utils.prune")):
+        model = nn.Sequential(layer, nn.Linear(8, 3))
+        assert list(left_out(model).values()) == [f"parametrized ({reason})"]
         with pytest.warns(snip.SnipWarning, match="stay dense"):
             masks = snip.prune(model, batch, sparsity=0.9)
         assert "1.weight" in masks
         assert model(batch[0]).isfinite().all()
 
 
+def test_a_tied_embedding_says_what_it_is_tied_to():
+    language, _ = make("language")
+    assert left_out(language)["embed.weight"] == "embedding, tied to 'head.weight'"
+
+
 def test_a_predicate_that_is_no_function_is_refused():
     with pytest.raises(snip.KindError, match="'fc'"):
         snip.prunable_parameters(nn.Linear(2, 2), "fc")
+
+
+@pytest.mark.parametrize(
+    ("predicate", "message"),
+    [
+        (lambda name: True, "takes other arguments"),
+        (lambda name, module, param, more: True, "takes other arguments"),
+        (nn.Linear, "give a function"),
+        (lambda name, module, param: param > 0, "returned a tensor"),
+    ],
+)
+def test_a_predicate_that_cannot_answer_is_refused(predicate, message):
+    with pytest.raises(snip.KindError, match=message):
+        snip.prunable_parameters(nn.Linear(2, 2), predicate)
+
+
+def test_a_predicate_may_answer_with_whatever_is_true_or_false():
+    assert names(nn.Linear(2, 2), lambda n, m, p: re.match("w", n)) == ["weight"]

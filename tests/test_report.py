@@ -93,6 +93,50 @@ def test_layers_that_were_not_up_for_pruning_still_cost():
     assert report.left_out["3.weight"] == "not in these masks"
 
 
+def test_the_headline_says_the_sparsity_of_the_whole_model_too():
+    model = nn.Sequential(nn.Linear(10, 5, bias=False), nn.BatchNorm1d(5), nn.Linear(5, 8))
+    model[2].requires_grad_(False)
+    masks = snip.Masks({"0.weight": torch.eye(5, 10).bool()})
+    masks.apply(model)
+    report = snip.report(model)
+    assert report.left_out_sizes == {"1.weight": 5, "1.bias": 5, "2.weight": 40, "2.bias": 8}
+    assert (report.parameters, report.parameters_left) == (108, 63)
+    assert report.model_sparsity == pytest.approx(45 / 108)
+    text = " ".join(str(report).split())
+    assert (
+        "Sparsity 90.00% of the prunable weights: 5 of 50 kept; 41.67% of the whole model: "
+        "63 of 108 parameters left." in text
+    )
+    assert (
+        "Left out: frozen (requires_grad=False) (48 in 2 tensors, 44.44% of the model); "
+        "normalisation layer (10 in 2 tensors, 9.26% of the model)." in text
+    )
+    whole = nn.Linear(10, 5, bias=False)
+    snip.Masks({"weight": torch.eye(5, 10).bool()}).apply(whole)
+    assert "Sparsity 90.00%: 5 of 50 kept." in str(snip.report(whole))
+
+
+def test_masks_of_two_prunings_leave_out_what_neither_has():
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), nn.PReLU())
+    batch = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    for layer in ("0.", "2."):
+        snip.prune(model, batch, sparsity=0.5, params=lambda n, m, p, at=layer: n.startswith(at))
+    report = snip.report(model)
+    assert list(report.left_out) == ["3.weight"]
+    assert report.parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_repr_is_short_and_print_is_the_table():
+    report = snip.report(applied(), inputs=torch.zeros(1, 2))
+    assert repr(report) == (
+        "Report(Sequential: 52.94% sparse, 8 of 17 kept; 39.13% of the whole model; "
+        "48.28% of the FLOPs)"
+    )
+    collapsed = snip.report(mlp(), mlp_masks())
+    assert repr(collapsed).endswith("39.13% of the whole model; 1 warning)")
+    assert str(report).startswith("parameter")
+
+
 def test_collapse_and_empty_layers_are_named_with_a_fix():
     masks = mlp_masks()
     empty = snip.Masks({n: m & (n != "3.weight") for n, m in masks.items()})
@@ -212,7 +256,7 @@ class Checker(HTMLParser):
 
 def test_html_is_whole_escaped_and_self_contained():
     model = nn.ModuleDict({"<b>": nn.Linear(2, 2)})
-    evil = Provenance(left_out={"x": "<script>"})
+    evil = Provenance(left_out={"<b>.bias": "<script>"})
     masks = snip.Masks({"<b>.weight": torch.eye(2).bool()}, evil)
     masks.apply(model)
     html = snip.report(model)._repr_html_()

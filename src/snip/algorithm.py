@@ -19,6 +19,7 @@ from snip.selection.budgets import Scope, check_scope_names
 from snip.selection.checks import check_request, require_some_kept, warn_of_empty_layers
 from snip.selection.costs import count_uses, element_flops
 from snip.selection.select import select
+from snip.selection.survivors import with_survivors
 
 BUDGETS = ("connections", "flops")
 
@@ -54,6 +55,7 @@ def prune(
     check_signal(scores)
     costs = element_flops(scores, counter.uses) if budget == "flops" else None
     within = held_masks(model)
+    scores = with_survivors(model, scores, within=within, costs=costs)
     masks = select(scores, sparsity=sparsity, scope=scope, floor=floor, within=within, costs=costs)
     about = {**seen.provenance(), **asdict(scoring), "loss": name_of(loss_fn or cross_entropy)}
     about |= {"method": name, "budget": budget, "uses": counter.uses}

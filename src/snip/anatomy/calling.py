@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.anatomy.undisturbed import undisturbed
+from snip.common.errors import InputError, first_line
+
 
 def call(model: nn.Module, inputs: Any) -> Any:
     """model(inputs), model(*inputs) for a tuple or list, model(**inputs) for a mapping."""
@@ -32,6 +35,52 @@ def _accepts(model: nn.Module, inputs: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def example(model: nn.Module, batch: Any) -> Any:
+    """What `call` passes of a batch that the model runs on; InputError if it runs on no part of it.
+
+    Of an (inputs, targets) pair that is the inputs, where they are enough; of any other tuple its
+    longest beginning that the model takes, so that targets may follow the arguments.
+    """
+    if not any(tensor.ndim and len(tensor) for tensor in tensors_in(batch)):
+        raise InputError(
+            "there are no samples in what was given: give one typical batch, to see shapes and to "
+            "time layers."
+        )
+    errors: list[Exception] = []
+    for part in _parts(batch):
+        with undisturbed(model), torch.no_grad():
+            try:
+                call(model.eval(), copied(part))
+                return part
+            except Exception as error:  # what a user's forward may raise has no common kind
+                fits = type(part) is not tuple or _accepts(model, part)
+                errors.insert(0 if fits else len(errors), error)
+    raise InputError(
+        f"{type(model).__name__} does not run on this batch ({first_line(errors[0])}): give one as "
+        "the model is called, a tensor, a tuple of arguments (targets may follow) or a dict of "
+        "keywords."
+    ) from errors[0]
+
+
+def _parts(batch: Any) -> list[Any]:
+    """The parts of a batch that a model may be called on, in the order in which to try them."""
+    if type(batch) not in (tuple, list):
+        return [batch]
+    beginnings = [tuple(batch[:count]) for count in range(len(batch), 0, -1)]
+    return beginnings[::-1] if len(batch) == 2 else beginnings
+
+
+def copied(value: Any) -> Any:
+    """A structure with its tensors cloned: a forward may write into its input."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if type(value) in (tuple, list):
+        return type(value)(copied(part) for part in value)
+    if isinstance(value, Mapping):
+        return {key: copied(part) for key, part in value.items()}
+    return value
 
 
 def first_tensor(batch: Any) -> torch.Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import cast
@@ -11,10 +12,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
-from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.parametrize import type_before_parametrizations
 
 from snip.anatomy.accelerated import Accelerated
-from snip.common.errors import InputError, KindError
+from snip.anatomy.normed import normed_weights, why_computed
+from snip.common.errors import InputError, KindError, listed
 
 Predicate = Callable[[str, nn.Module, nn.Parameter], bool]
 Owners = dict[str, list[tuple[str, nn.Module]]]
@@ -31,8 +33,6 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm) + ((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ())
 # bias_k and bias_v of attention are learned tokens, not connections between units.
 ATTENTION_TOKENS = ("bias_k", "bias_v")
-# weight_norm and its kin compute the weight from other tensors: zeros there are no zeros in it.
-PARAMETRIZED = "parametrized (weight_norm, spectral_norm, ...)"
 
 
 def prunable_parameters(
@@ -46,8 +46,8 @@ def prunable_parameters(
 
 def left_out(model: nn.Module, predicate: Predicate | None = None) -> dict[str, str]:
     """Every parameter that stays out, with the reason."""
-    if predicate is not None and not callable(predicate):
-        raise KindError(f"params is {predicate!r}: give a function of (name, module, param).")
+    if predicate is not None:
+        _check_predicate(predicate)
     model = unwrap(model)
     owners = parameter_owners(model)
     found = {
@@ -58,13 +58,18 @@ def left_out(model: nn.Module, predicate: Predicate | None = None) -> dict[str, 
 
 
 def parameter_owners(model: nn.Module) -> Owners:
-    """First name of each parameter -> all (name, module) pairs that hold it."""
+    """First name of each parameter -> all (name, module) pairs that hold it.
+
+    What is stored of a weight under a norm belongs to the layer whose weight it is.
+    """
+    layers = {normed.stored: normed.layer for normed in normed_weights(model).values()}
     first: dict[torch.Tensor, str] = {}
     owners: Owners = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
         for key, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             name = f"{prefix}.{key}" if prefix else key
-            owners.setdefault(first.setdefault(parameter, name), []).append((name, module))
+            layer = layers.get(parameter, module)
+            owners.setdefault(first.setdefault(parameter, name), []).append((name, layer))
     return owners
 
 
@@ -89,16 +94,25 @@ def unwrap(model: nn.Module) -> nn.Module:
     while True:
         if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
-        elif _is_compiled(model):
+        elif is_compiled(model):
             model = cast(nn.Module, model._orig_mod)
         else:
             return model
 
 
-def _is_compiled(model: nn.Module) -> bool:
+def is_compiled(model: nn.Module) -> bool:
     """Whether torch.compile made the module; dynamo takes long to import, so it is not imported."""
     dynamo = sys.modules.get("torch._dynamo")
     return dynamo is not None and isinstance(model, dynamo.OptimizedModule)
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """Whether it is Hugging Face's Conv1D, a linear layer whose weight is [in, out].
+
+    Whoever has one has imported transformers, so it is not imported here.
+    """
+    transformers = sys.modules.get("transformers.pytorch_utils")
+    return type(module) is getattr(transformers, "Conv1D", None)
 
 
 def require_prunable(
@@ -122,6 +136,29 @@ def is_sharded(parameter: torch.Tensor) -> bool:
     return any(kind.__name__ in ("DTensor", "FlatParameter") for kind in type(parameter).__mro__)
 
 
+def _check_predicate(predicate: Predicate) -> None:
+    """Refuse what cannot be asked about a parameter."""
+    wanted = "give a function of (name, module, param)"
+    if not callable(predicate) or isinstance(predicate, type):
+        raise KindError(f"params is {predicate!r}: {wanted}.")
+    try:
+        inspect.signature(predicate).bind("name", "module", "param")
+    except TypeError as error:
+        raise KindError(f"params takes other arguments ({error}): {wanted}.") from error
+    except ValueError:  # some functions that are not Python's do not say what they take
+        return
+
+
+def _chosen(predicate: Predicate, name: str, module: nn.Module, parameter: nn.Parameter) -> bool:
+    answer: object = predicate(name, module, parameter)
+    if isinstance(answer, torch.Tensor) and answer.numel() != 1:
+        raise KindError(
+            f"params returned a tensor of shape {tuple(answer.shape)} for {name!r}: return whether "
+            "the parameter is pruned, True or False."
+        )
+    return bool(answer)
+
+
 def _why_out(
     owners: list[tuple[str, nn.Module]], parameter: nn.Parameter, predicate: Predicate | None
 ) -> str | None:
@@ -135,11 +172,13 @@ def _why_out(
     if not parameter.is_floating_point():
         return f"not a real floating-point tensor ({parameter.dtype})"
     if predicate is not None:
-        chosen = any(predicate(name, module, parameter) for name, module in owners)
+        chosen = any(_chosen(predicate, name, module, parameter) for name, module in owners)
         return None if chosen else "the predicate left it out"
-    reasons = [_why_layer_out(name, module) for name, module in owners]
+    reasons = {name: _why_layer_out(name, module) for name, module in owners}
     # A weight shared with an embedding is an embedding: one veto is enough.
-    return next((reason for reason in reasons if reason is not None), None)
+    veto = next((reason for reason in reasons.values() if reason is not None), None)
+    tied = [name for name, reason in reasons.items() if reason is None]
+    return f"{veto}, tied to {listed(tied)}" if veto is not None and tied else veto
 
 
 def _why_layer_out(name: str, module: nn.Module) -> str | None:
@@ -150,8 +189,7 @@ def _why_layer_out(name: str, module: nn.Module) -> str | None:
     key = name.rpartition(".")[2]
     if key in ATTENTION_TOKENS:
         return "learned attention token"
-    if isinstance(module, ParametrizationList) or key.endswith(("weight_g", "weight_v", "_orig")):
-        return PARAMETRIZED
-    if isinstance(module, PRUNABLE_LAYERS):
-        return None
-    return f"layer type {type(module).__name__} is not pruned by default"
+    computed = why_computed(module, key)
+    if computed is not None or isinstance(module, PRUNABLE_LAYERS) or is_conv1d(module):
+        return computed
+    return f"layer type {type_before_parametrizations(module).__name__} is not pruned by default"

@@ -25,6 +25,7 @@ class Snapshot:
     def __init__(self, model: nn.Module) -> None:
         self._containers: dict[int, tuple[str, Any, Any]] = {}  # name, container, its copy
         self._tensors: dict[int, tuple[str, torch.Tensor, torch.Tensor, int]] = {}
+        self._leaves: set[int] = set()  # ids of the tensors that belong to no graph
         for name, module in model.named_modules():
             self._note(name, vars(module))
         self._random = _random_state()
@@ -57,6 +58,8 @@ class Snapshot:
                 (now.update if isinstance(now, (dict, set)) else now.extend)(before)
         for _, value, before, version in self._tensors.values():
             if _written(value, before, version):
+                if id(value) in self._leaves and not value.is_leaf:
+                    value.detach_()  # a result of the forward was written into it, with its graph
                 with torch.no_grad():
                     value.copy_(before)
         _set_random_state(self._random)
@@ -64,6 +67,8 @@ class Snapshot:
     def _note(self, name: str, value: Any) -> None:
         if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
             self._tensors[id(value)] = name, value, value.detach().clone(), _version(value)
+            if value.is_leaf:
+                self._leaves.add(id(value))
         elif isinstance(value, tuple):
             for part in value:
                 self._note(name, part)

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from snip.anatomy.parameters import parameter_owners, unwrap
+from snip.anatomy.normed import attribute_names
+from snip.anatomy.parameters import is_conv1d, parameter_owners, unwrap
 
 
 @dataclass(frozen=True)
@@ -26,28 +27,34 @@ def live_units(model: nn.Module, masks: Mapping[str, torch.Tensor]) -> dict[str,
     A recurrent layer's hidden unit counts once for all its gates, and is alive if its input or
     its recurrent weights are: `weight_ih*` and `weight_hh*` then say the same of their outputs.
     """
-    owners = parameter_owners(unwrap(model))
+    model = unwrap(model)
+    owners, keys = parameter_owners(model), attribute_names(model)
+    placed = {(owners[name][0][1], keys[name]): mask for name, mask in masks.items()}
     return {
-        name: _live(owners[name][0][1], name, mask, masks)
+        name: _live(owners[name][0][1], keys[name], mask, placed)
         for name, mask in masks.items()
         if mask.ndim > 1
     }
 
 
 def _live(
-    module: nn.Module, name: str, mask: torch.Tensor, masks: Mapping[str, torch.Tensor]
+    module: nn.Module,
+    key: str,
+    mask: torch.Tensor,
+    placed: Mapping[tuple[nn.Module, str], torch.Tensor],
 ) -> LiveUnits:
     inputs = _any_but(mask, 1)
     if isinstance(module, _ConvTransposeNd):  # [in, out / groups, ...]
         return LiveUnits(_second_of_groups(mask, module.groups), _any_but(mask, 0))
+    if is_conv1d(module):  # [in, out]
+        return LiveUnits(inputs, _any_but(mask, 0))
     if isinstance(module, _ConvNd):  # [out, in / groups, ...]
         return LiveUnits(_any_but(mask, 0), _second_of_groups(mask, module.groups))
-    key = name.rpartition(".")[2]
     if isinstance(module, (nn.RNNBase, nn.RNNCellBase)) and key.startswith(
         ("weight_ih", "weight_hh")
     ):
-        start, end = name[: -len(key)], key[len("weight_ih") :]
-        both = [masks.get(f"{start}weight_{kind}{end}") for kind in ("ih", "hh")]
+        end = key[len("weight_ih") :]
+        both = [placed.get((module, f"weight_{kind}{end}")) for kind in ("ih", "hh")]
         rows = torch.stack([_any_but(part, 0) for part in both if part is not None]).any(0)
         return LiveUnits(rows.view(-1, module.hidden_size).any(0), inputs)
     return LiveUnits(_any_but(mask, 0), inputs)

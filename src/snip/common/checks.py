@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import torch
+
 from snip.common.errors import InputError, KindError, nearest
 
 LARGEST = 2.0**64  # of a number in a file: counts, seeds and seconds are below
@@ -98,3 +100,10 @@ def checked_whole(name: str, value: Any, *, least: int) -> int:
     if value < least:
         raise InputError(f"{name} is {value}: it must be at least {least}.")
     return value
+
+
+def all_finite(tensor: torch.Tensor) -> bool:
+    """Whether no element is NaN or infinite."""
+    # The sum is not finite if an element is not, and is had in a tenth of the time. Only where it
+    # overflows has each element to be looked at.
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())

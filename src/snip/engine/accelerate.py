@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
 from snip.anatomy.accelerated import Accelerated
-from snip.anatomy.calling import first_tensor
-from snip.anatomy.hooks import hooked
-from snip.anatomy.parameters import parameter_owners, unwrap
-from snip.common.errors import InputError, KindError, SnipWarning, first_line, nearest
-from snip.engine.accelerated import Conversion, accelerated, not_accelerated
-from snip.engine.convert.converter import Converter
-from snip.engine.convert.timings import Timings
-from snip.engine.convert.ways import fastest_ways
-from snip.engine.exchange import with_ordinary_layers, with_sparse_layers
+from snip.anatomy.calling import example
+from snip.anatomy.parameters import unwrap
+from snip.common.errors import InputError, KindError, SnipWarning
+from snip.engine.accelerated import not_accelerated
+from snip.engine.exchange import with_ordinary_layers
 from snip.engine.kernels.library import available, reason
-from snip.engine.layers.packing import WAYS, PackedModule
-from snip.engine.layers.table import SPARSE_LAYERS, sparse_layer
-from snip.engine.proof import why_not
+from snip.engine.pace import Seconds, WorkOf, is_slower, step_of, step_seconds, timing_decides
+from snip.engine.sparse_copy import DenseError, SparseCopies, Ways
 from snip.masks import Masks, held_masks
-from snip.tracing.forward import Traced, UntraceableError, trace_for_training
+from snip.masks.holding import leave
+
+PRUNED = 0.1  # with fewer zeros than this a model was not pruned: some layers begin with zeros
 
 
 def accelerate(
@@ -37,53 +35,18 @@ def accelerate(
     """A network with the outputs and gradients of the pruned `model` that does only its work.
 
     It is a copy, of the model's own class, with the same names everywhere.
-    `batch` is one typical batch (or its inputs): its size is what the layers are timed for, and
-    the model's mode says whether for training or, after `model.eval()`, for inference.
-    `ways` decides instead of the timing, by layer: "sparse" (layers that it does not name),
-    "winograd" (a dense kernel in the engine's layout) or "dense" (torch's own). Without native
-    kernels, or where the copy would not compute the same, the model itself comes back, with a
-    warning: it runs dense.
+    `batch` is one typical batch, as the model is called: a tensor, (inputs, targets), a tuple of
+    arguments or a dict of keywords. Layers and the whole network are timed on it, in the mode that
+    the model is in: for training or, after `model.eval()`, for inference.
+    `ways` decides instead of the timing, by layer: "sparse" (all layers that it does not name),
+    "winograd" (a dense kernel in the engine's layout) or "dense" (torch's own).
+    Without native kernels, where the copy would not compute the same and where it would be slower,
+    the model itself comes back, with a warning: it runs dense.
     """
-    model = unwrap(model)
-    if isinstance(model, Accelerated):
-        raise InputError("the model is accelerated already: snip.densify(model) takes it back.")
-    masks = held_masks(model) if masks is None else masks
-    if masks is None:
-        raise InputError("the model is not pruned: call snip.prune(model, batch, sparsity=...).")
-    masks = masks if isinstance(masks, Masks) else Masks(masks)
-    masks.check(model)
-    if ways is not None and not isinstance(ways, Mapping):
-        raise KindError(f"ways is {ways!r}: give a way by layer, such as {{'conv1': 'dense'}}.")
-    if not available():
-        warnings.warn(f"running dense: {reason()}", SnipWarning, stacklevel=2)
-        return model
-    inputs = _inputs(batch)
-    fast = _converted(model, masks, inputs, ways)
-    fault = why_not(model, fast, inputs)
-    if fault is not None:
-        warnings.warn(
-            f"{type(model).__name__} runs dense: accelerated, it would not do the same ({fault}).",
-            SnipWarning,
-            stacklevel=2,
-        )
-        return model
-    return fast
-
-
-def _converted(
-    model: nn.Module, masks: Masks, inputs: torch.Tensor, ways: Mapping[str, str] | None
-) -> nn.Module:
-    traced = _traced(model, inputs)
-    root = with_sparse_layers(model, _sparse_layers(model, masks, traced), masks)
-    if traced is None:  # the user's own forward runs, over sparse layers
-        return accelerated(root, Conversion(root))
-    if ways is None:
-        timings = Timings()
-        ways = fastest_ways(traced, root, timings, training=model.training)
-        timings.save()
-    _set_ways(root, ways)
-    graph = Converter(traced, root).convert()
-    return accelerated(root, Conversion(root, graph, inputs.ndim, traced.constants))
+    found = sparse_or_dense(model, batch, masks=masks, ways=ways, timed=ways is None)
+    if found.why:
+        warnings.warn(found.why, SnipWarning, stacklevel=2)
+    return found.network
 
 
 def densify(model: nn.Module) -> nn.Module:
@@ -97,88 +60,110 @@ def densify(model: nn.Module) -> nn.Module:
     return not_accelerated(with_ordinary_layers(model))
 
 
-def _inputs(batch: Any) -> torch.Tensor:
-    inputs = first_tensor(batch)
-    if inputs is None or inputs.ndim == 0 or len(inputs) == 0:
-        raise InputError("accelerate needs one typical batch, to see shapes and to time layers.")
-    return inputs
+@dataclass(frozen=True)
+class Outcome:
+    """An accelerated network, or the model itself and the sentence why it runs dense."""
+
+    network: nn.Module
+    ways: Ways = field(default_factory=dict)  # of layers that do not run sparse
+    seconds: Seconds = field(default_factory=dict)  # of a step, dense and sparse, if timed
+    why: str = ""
 
 
-def _traced(model: nn.Module, inputs: torch.Tensor) -> Traced | None:
-    """The network as a graph with the shape of every tensor; None, with a warning, if it has none.
+def sparse_or_dense(
+    model: nn.Module,
+    batch: Any,
+    *,
+    masks: Masks | None = None,
+    ways: Mapping[str, str] | None = None,
+    timed: bool,
+    work_of: WorkOf | None = None,
+) -> Outcome:
+    """What `accelerate` does; if `timed`, the model itself is the outcome where that is faster.
 
-    A converted graph does not call its modules one by one, so that hooks on them would be lost.
+    `work_of` says what is timed of a network: unless it is given, a step of an ordinary loop.
     """
+    model = unwrap(model)
+    if isinstance(model, Accelerated):
+        raise InputError("the model is accelerated already: snip.densify(model) takes it back.")
+    if ways is not None and not isinstance(ways, Mapping):
+        raise KindError(f"ways is {ways!r}: give a way by layer, such as {{'conv1': 'dense'}}.")
+    held = held_masks(model)
+    found = _checked(model, held if masks is None else masks)
+    inputs = example(model, batch)
+    timed_work = work_of or step_of(inputs, training=model.training)
+    outcome = _outcome(model, found, inputs, ways, timed_work if timed else None)
+    if held is None and masks is None:
+        _hold_zeros(model, found)
+    elif held is None and outcome.network is model:
+        found.apply(model)  # masks that were only given: as a copy would, it keeps its zeros
+    if outcome.network is not model:
+        leave(model)
+    return outcome
+
+
+def _outcome(
+    model: nn.Module,
+    masks: Masks,
+    inputs: Any,
+    ways: Mapping[str, str] | None,
+    work_of: WorkOf | None,
+) -> Outcome:
+    """The accelerated network, or why there is none; without `work_of` it is not timed."""
+    if not available():
+        return Outcome(model, why=f"running dense: {reason()}")
     try:
-        for name, module in model.named_modules():
-            if module is not model and hooked(module):
-                raise UntraceableError(f"hooks on {name} wait for its calls")
-        return trace_for_training(model, inputs)
-    except Exception as error:  # what a user's forward may raise under tracing has no common kind
-        warnings.warn(
-            f"{type(model).__name__} cannot be traced ({first_line(error)}): its layers "
-            "run sparse one by one, with conversions at their borders.",
-            SnipWarning,
-            stacklevel=4,
-        )
-        return None
+        copies = SparseCopies(model, masks, inputs)
+        chosen = dict(copies.fastest_ways() if ways is None else ways)
+        if work_of is not None and timing_decides():
+            return _timed(copies, chosen, work_of)
+        return Outcome(copies.copy(chosen), chosen)
+    except DenseError as error:
+        return Outcome(model, why=f"{type(model).__name__} runs dense: {error}.")
 
 
-def _sparse_layers(
-    model: nn.Module, masks: Masks, traced: Traced | None
-) -> dict[nn.Module, PackedModule]:
-    """Each pruned layer that can run sparse, with its sparse counterpart."""
-    needed_whole = _tied(model) | _read_by_forward(model, traced) | _read_by_torch(model)
-    found: dict[nn.Module, PackedModule] = {}
-    for prefix, layer in model.named_modules():
-        kind, names = sparse_layer(layer), {key: f"{prefix}.{key}" for key in layer._parameters}
-        own = {key: masks[name] for key, name in names.items() if name in masks}
-        if kind is not None and own and needed_whole.isdisjoint(layer._parameters.values()):
-            found[layer] = kind(layer, own)
-    if not found:
-        kinds = ", ".join(kind.__name__ for kind in SPARSE_LAYERS)
+def _checked(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Masks:
+    """Masks that are applied to the model; without any, those of the zeros of a loaded model."""
+    if masks is not None:
+        masks = masks if isinstance(masks, Masks) else Masks(masks)
+        masks.check(model)
+        return masks
+    masks = Masks.from_zeros(model)
+    if masks.sparsity < PRUNED:
         raise InputError(
-            f"no pruned layer of this {type(model).__name__} can run sparse: those that can are "
-            f"{kinds} inside a network, with weights of their own."
+            f"the model is not pruned: it holds no masks, and {masks.sparsity:.1%} of its weights "
+            "are zero. Call snip.prune(model, batch, sparsity=...), or load the weights of a "
+            "pruned model into it."
         )
-    return found
+    return masks
 
 
-def _tied(model: nn.Module) -> set[torch.Tensor | None]:
-    """Parameters that two layers share: they must stay one tensor."""
-    return {
-        model.get_parameter(first)
-        for first, owners in parameter_owners(model).items()
-        if len({(module, name.rpartition(".")[2]) for name, module in owners}) > 1
-    }
+def _hold_zeros(model: nn.Module, masks: Masks) -> None:
+    """Hold the zeros of a loaded model, and say so."""
+    masks.apply(model)
+    warnings.warn(
+        f"this {type(model).__name__} held no masks, but {masks.sparsity:.1%} of its weights are "
+        "zero: they are taken for pruned and held at zero from now on (snip.release(model) lets "
+        "them grow).",
+        SnipWarning,
+        stacklevel=4,
+    )
 
 
-def _read_by_forward(model: nn.Module, traced: Traced | None) -> set[torch.Tensor | None]:
-    """Parameters that the user's forward reads itself, in their ordinary shape."""
-    if traced is None:
-        return set()
-    read = {str(node.target) for node in traced.graph.nodes if node.op == "get_attr"}
-    every = model.named_parameters(remove_duplicate=False)
-    return {parameter for name, parameter in every if name in read}
+def _timed(copies: SparseCopies, ways: Ways, work_of: WorkOf) -> Outcome:
+    """The accelerated network, or the model if that is faster.
 
-
-def _read_by_torch(model: nn.Module) -> set[torch.Tensor | None]:
-    """Parameters that torch reads past their layers: its fast way through a transformer layer."""
-    layers = [m for m in model.modules() if isinstance(m, nn.TransformerEncoderLayer)]
-    return {parameter for layer in layers for parameter in layer.parameters()}
-
-
-def _set_ways(root: nn.Module, ways: Mapping[str, str]) -> None:
-    """Set how each layer runs; what `ways` does not name runs sparse."""
-    layers = {name: m for name, m in root.named_modules() if isinstance(m, PackedModule)}
-    for name, way in ways.items():
-        if name not in layers:
-            raise nearest("layer", name, layers)
-        if way not in WAYS:
-            raise nearest("way", way, WAYS)
-        if way not in layers[name].ways():
-            raise InputError(
-                f"{name} cannot run {way!r}: it can run {' or '.join(layers[name].ways())} "
-                "(winograd is for 3 x 3 convolutions of stride 1 in one group)."
-            )
-        layers[name].way = way
+    If it is slower at first, the layers that are slower alone run dense in a second try.
+    """
+    model, fast = copies.model, copies.copy(ways)
+    seconds = step_seconds(model, fast, work_of)
+    if is_slower(seconds):
+        fewer = copies.without_losing(ways)
+        if fewer != ways:
+            ways, fast = fewer, copies.copy(fewer)
+            seconds = step_seconds(model, fast, work_of)
+    if is_slower(seconds):
+        sparse, dense = (f"{1000 * seconds[engine]:.3g} ms" for engine in ("sparse", "dense"))
+        why = f"accelerated it would take {sparse} for this batch, and takes {dense} as it is"
+        return Outcome(model, {}, seconds, f"{type(model).__name__} runs dense: {why}.")
+    return Outcome(fast, ways, seconds)

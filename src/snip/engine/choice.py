@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from snip.anatomy.undisturbed import undisturbed
+from snip.anatomy.undisturbed import restored_modes
 from snip.common.checks import check_kinds
-from snip.common.errors import nearest
-from snip.common.timing import best_time
-from snip.engine.accelerate import accelerate
+from snip.common.errors import SnipWarning, nearest
+from snip.common.timing import Work
+from snip.engine.accelerate import accelerate, sparse_or_dense
 from snip.engine.fused.program import straight_of
 from snip.engine.kernels.straight import Gradients
-from snip.engine.layers.packing import ways_of
+from snip.engine.pace import step_of
 from snip.masks import held_masks
 
 ENGINES = ("auto", "sparse", "dense")
-ROUNDS = 5
+Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,51 +46,36 @@ class Choice:
         return choice
 
 
-def choose(
-    model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], engine: str
-) -> tuple[nn.Module, Choice]:
+def choose(model: nn.Module, batch: Batch, engine: str) -> tuple[nn.Module, Choice]:
     """The network to train with the engine asked for; `model` itself where that is dense."""
     if engine not in ENGINES:
         raise nearest("engine", engine, ENGINES)
     if engine == "dense" or held_masks(model) is None:
         return model, Choice("dense")
-    fast = accelerate(model, batch)
-    if fast is model:  # no native kernels: accelerate has said so
-        return model, Choice("dense")
-    chosen = Choice("sparse", ways_of(fast))
-    if engine == "sparse":
-        return fast, chosen
-    seconds = {"dense": _step_seconds(model, batch), "sparse": _step_seconds(fast, batch)}
-    if seconds["dense"] <= seconds["sparse"]:
-        return model, Choice("dense", step_seconds=seconds)
-    return fast, Choice("sparse", chosen.ways, seconds)
+    with restored_modes(model):
+        model.train()
+        auto = engine == "auto"
+        found = sparse_or_dense(model, batch, timed=auto, work_of=partial(_step, batch=batch))
+    if found.why and not found.seconds:  # of "auto" a slower engine is no surprise
+        warnings.warn(found.why, SnipWarning, stacklevel=2)
+    chosen = "dense" if found.network is model else "sparse"
+    return found.network, Choice(chosen, found.ways, found.seconds)
 
 
-def choose_again(
-    model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], choice: Choice
-) -> nn.Module:
+def choose_again(model: nn.Module, batch: Batch, choice: Choice) -> nn.Module:
     """The network of an earlier choice."""
     if choice.engine == "dense":
         return model
     return accelerate(model, batch, ways=choice.ways)
 
 
-def _step_seconds(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
-    """Best time of forward and backward; weights, buffers and gradients are left as they were."""
-    work = _native_work(model, batch) or partial(_torch_work, model, batch)
-    with undisturbed(model), torch.enable_grad():
-        model.train()
-        return best_time(work, rounds=ROUNDS, warmup=0)
+def _step(network: nn.Module, batch: Batch) -> Work:
+    """Forward and backward of a training step, as the training loop does them."""
+    network.train()
+    return _native_work(network, batch) or step_of(batch[0], training=True)(network)
 
 
-def _torch_work(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-    weights = [p for p in model.parameters() if p.requires_grad]
-    torch.autograd.grad(F.cross_entropy(model(batch[0]), batch[1]), weights, allow_unused=True)
-
-
-def _native_work(
-    model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]
-) -> Callable[[], object] | None:
+def _native_work(model: nn.Module, batch: Batch) -> Work | None:
     """The same work as one native call, if training makes that of it; else None."""
     straight = straight_of(model)
     program = None if straight is None else straight.training_program(model, *batch)

@@ -13,10 +13,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.engine.layers.norm import BlockNorm2d
+from snip.engine.layers.norm import BlockNorm1d, BlockNorm2d
 from snip.engine.layers.packing import PackedModule
 from snip.masks import Masks
 from snip.masks.holding import PROVENANCE, hold
+
+# The batch norms that run on the engine's layouts as well.
+NORMS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.BatchNorm1d: BlockNorm1d,
+    nn.BatchNorm2d: BlockNorm2d,
+}
 
 
 def with_sparse_layers(
@@ -30,7 +36,8 @@ def with_sparse_layers(
     root = copy.deepcopy(model, memo)
     for twin in sparse.values():
         twin.own_settings(memo)
-    _change_class(root, nn.BatchNorm2d, BlockNorm2d)
+    for ordinary, on_blocks in NORMS.items():
+        _change_class(root, ordinary, on_blocks)
     packed = _packed_masks(root)
     hold(root, {n: mask for n, mask in masks.items() if n not in packed}, masks.provenance)
     return root
@@ -52,8 +59,9 @@ def with_ordinary_layers(root: nn.Module) -> nn.Module:
     plain = copy.deepcopy(root, memo)
     for module, layer, parameters in exchanged:
         layer.__setstate__(copy.deepcopy(module.ordinary_state(parameters), memo))
-    for norm in _change_class(plain, BlockNorm2d, nn.BatchNorm2d):
-        vars(norm).pop("relu", None)
+    for ordinary, on_blocks in NORMS.items():
+        for norm in _change_class(plain, on_blocks, ordinary):
+            vars(norm).pop("relu", None)
     hold(plain, _packed_masks(root), vars(root)[PROVENANCE])
     return plain
 

@@ -13,6 +13,7 @@ owns the parameter, because `deepcopy`, `pickle` and EMA copies carry the module
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,6 +22,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from snip.common.errors import SnipWarning
 from snip.masks.provenance import Provenance
 
 RIDER = "_snip_keep"  # on a Parameter: its _Keep
@@ -69,6 +71,18 @@ def held(model: nn.Module) -> tuple[dict[str, torch.Tensor], Provenance] | None:
     return {name: found[name] for name in order}, model.__dict__.get(PROVENANCE, Provenance())
 
 
+def leave(model: nn.Module) -> None:
+    """Note that a copy with parameters of its own is trained instead of `model`.
+
+    An optimiser that was made before and still has these parameters would train nothing, without
+    a word: its first step will say so.
+    """
+    for parameter in model.parameters():
+        keep = parameter.__dict__.get(RIDER)
+        if keep:
+            keep.left = True
+
+
 def rezero(model: nn.Module) -> None:
     """Zero the pruned weights again, after something other than an optimiser wrote them."""
     for parameter in model.parameters():
@@ -81,11 +95,12 @@ class _Keep:
     """One parameter's mask, ready to zero what is pruned in the parameter or its gradient."""
 
     def __init__(self, mask: torch.Tensor) -> None:
+        kept = int(mask.count_nonzero())
         self.mask = mask
-        few = int(mask.sum()) * FEW <= mask.numel()
-        self.indices = torch.nonzero(mask.reshape(-1)).flatten() if few else None
-        self.empty = not mask.any()
+        self.few, self.empty = kept * FEW <= mask.numel(), not kept
+        self.indices: torch.Tensor | None = None
         self.gradient_hook: Any = None
+        self.left = False  # whether another network is trained instead of this parameter's
 
     def zero_(self, tensor: torch.Tensor) -> None:
         """Write zeros where the mask is False, also over NaN and -0.0; leave the rest alone."""
@@ -115,6 +130,8 @@ class _Keep:
         """Zero the gradient where the parameter is pruned."""
         # A sparse gradient (an embedding's) is left to the zeroing after the step.
         if parameter.grad is not None and not parameter.grad.is_sparse:
+            if self.few and self.indices is None:  # not before: pruning alone does not need them
+                self.indices = torch.nonzero(self.mask.reshape(-1)).flatten()
             self.zero_(parameter.grad)
 
     def _move(self, device: torch.device) -> None:
@@ -215,8 +232,26 @@ _watching = False
 
 def after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
     """Zero the pruned weights that an optimiser may have moved."""
+    keeps, idle = [], True
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             keep = parameter.__dict__.get(RIDER)
             if keep:
                 keep.zero_(parameter)
+                keeps.append(keep)
+                idle = idle and keep.left and parameter.grad is None
+    if keeps and idle:
+        _warn_of_idle(optimizer, keeps)
+
+
+def _warn_of_idle(optimizer: torch.optim.Optimizer, keeps: list[_Keep]) -> None:
+    """Say once that an optimiser has parameters that are trained no more, and no others."""
+    for keep in keeps:
+        keep.left = False
+    warnings.warn(
+        f"this {type(optimizer).__name__} trains nothing: it was made before snip.accelerate, "
+        "whose network has parameters of its own. Make the optimiser of that network's "
+        "parameters().",
+        SnipWarning,
+        stacklevel=4,
+    )

@@ -15,15 +15,17 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from snip.anatomy.parameters import Predicate, is_sharded, ordinary, require_prunable, unwrap
-from snip.common.errors import FileError, InputError, KindError, nearest
+from snip.anatomy.parameters import Predicate, ordinary, require_prunable, unwrap
+from snip.common.errors import FileError, InputError, KindError
+from snip.common.figures import percent
 from snip.common.files import reading, write_tensors
 from snip.common.places import PathLike
-from snip.masks import holding
+from snip.masks import fitting, holding
 from snip.masks.provenance import Provenance
 
 FORMATS = "snip-masks-"  # how the format of every version begins
 FORMAT = f"{FORMATS}2"
+ANEW = "put back a copy, or make the masks again and masks.save() them"
 
 
 class Masks(Mapping[str, torch.Tensor]):
@@ -73,7 +75,7 @@ class Masks(Mapping[str, torch.Tensor]):
     @property
     def kept(self) -> int:
         """kappa: the number of connections kept."""
-        return sum(int(mask.sum()) for mask in self._masks.values())
+        return sum(int(mask.count_nonzero()) for mask in self._masks.values())
 
     @property
     def sparsity(self) -> float:
@@ -83,7 +85,7 @@ class Masks(Mapping[str, torch.Tensor]):
     def density(self, name: str) -> float:
         """The fraction kept of one parameter."""
         mask = self[name]
-        return int(mask.sum()) / mask.numel() if mask.numel() else 0.0
+        return int(mask.count_nonzero()) / mask.numel() if mask.numel() else 0.0
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Masks):
@@ -113,9 +115,14 @@ class Masks(Mapping[str, torch.Tensor]):
 
     def __repr__(self) -> str:
         return (
-            f"Masks({self.sparsity:.2%} sparse: {self.kept:,} of {self.total:,} connections "
+            f"Masks({percent(self.sparsity)} sparse: {self.kept:,} of {self.total:,} connections "
             f"kept in {len(self)} parameters)"
         )
+
+    def _repr_html_(self) -> str:
+        from snip.masks.html import as_html
+
+        return as_html(self)
 
     def digest(self) -> str:
         """A checksum of names, shapes and bits."""
@@ -132,7 +139,11 @@ class Masks(Mapping[str, torch.Tensor]):
         the masks do not fit the model, nothing is changed.
         """
         self.check_fit(model)
-        holding.hold(unwrap(model), self._masks, self.provenance)
+        model = unwrap(model)
+        changed = fitting.changed_by(self, model)
+        holding.hold(model, self._masks, self.provenance)
+        for normed in changed:
+            normed.renew()
 
     def check(self, model: nn.Module) -> None:
         """Raise if any pruned weight of `model` is not exactly zero."""
@@ -155,6 +166,7 @@ class Masks(Mapping[str, torch.Tensor]):
 
     def save(self, path: PathLike) -> None:
         """Write a safetensors file with the provenance in its header."""
+        _check_path(path)
         header = {
             "format": FORMAT,
             "order": json.dumps(list(self)),
@@ -166,9 +178,8 @@ class Masks(Mapping[str, torch.Tensor]):
     @classmethod
     def load(cls, path: PathLike) -> Masks:
         """Read what `save` wrote."""
-        if not isinstance(path, (str, os.PathLike)):
-            raise KindError(f"the path of a mask file is {path!r}: give a string or a Path.")
-        with reading(path, what="mask file"):
+        _check_path(path)
+        with reading(path, what="mask file", fix=ANEW):
             with safe_open(Path(path), framework="pt") as file:
                 header = file.metadata() or {}
                 masks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -193,21 +204,12 @@ class Masks(Mapping[str, torch.Tensor]):
 
     def check_fit(self, model: nn.Module) -> None:
         """Raise unless `model` has a parameter of the same name and shape for every mask."""
-        parameters = dict(ordinary(model).named_parameters())
-        for name, mask in self.items():
-            if name not in parameters:
-                missing = nearest("parameter", name, parameters)
-                raise InputError(f"these masks are of another model: {missing}")
-            if parameters[name].shape != mask.shape:
-                raise InputError(
-                    f"these masks are of another model: {name!r} has shape "
-                    f"{tuple(parameters[name].shape)} there and {tuple(mask.shape)} here."
-                )
-            if is_sharded(parameters[name]):
-                raise InputError(
-                    f"{name!r} is sharded over processes (FSDP or DTensor), which is not "
-                    "supported: use DDP, or train on one process."
-                )
+        fitting.check_fit(self, model)
+
+
+def _check_path(path: object) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise KindError(f"the path of a mask file is {path!r}: give a string or a Path.")
 
 
 def checksum(masks: Masks, header: Mapping[str, str]) -> str:
@@ -229,4 +231,4 @@ def release(model: nn.Module) -> None:
 
 def empty_layers(masks: Mapping[str, torch.Tensor]) -> list[str]:
     """Names of the weights that keep no connection. A layer works on without its bias."""
-    return [name for name, mask in masks.items() if mask.ndim > 1 and not mask.any()]
+    return [name for name, mask in masks.items() if mask.ndim > 1 and not mask.count_nonzero()]

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from snip.anatomy.normed import attribute_names, normed_weights
 from snip.anatomy.parameters import (
     NORMS,
+    is_conv1d,
     is_sharded,
     ordinary,
     parameter_owners,
@@ -101,15 +103,21 @@ def initialize(
     weight_rule = _rule(name, std)
     bias_rule = None if biases == "zero" else _rule(biases, None)
     todo = _known_parameters(model)
+    stored = {parameter for _, _, parameter in todo}
+    drawn = [n for n in normed_weights(ordinary(model)).values() if n.stored in stored]
     generator = _generator(seed)
     with torch.no_grad():
         for module, key, parameter in todo:
             rule = weight_rule if _WEIGHT.fullmatch(key) else bias_rule
             _fill(parameter, rule, fans(module, key, parameter), generator)
+        for normed in drawn:
+            normed.measure()
         for module in model.modules():
             if isinstance(module, NORMS):
                 _reset_norm(module)
     rezero(model)
+    for normed in drawn:
+        normed.renew()
 
 
 def fans(module: nn.Module, key: str, parameter: Tensor) -> tuple[int, int]:
@@ -128,6 +136,8 @@ def fans(module: nn.Module, key: str, parameter: Tensor) -> tuple[int, int]:
         return module.in_channels // groups * window, module.out_channels // groups * window
     if isinstance(module, nn.Bilinear):
         return shape[1] * shape[2], shape[0]
+    if is_conv1d(module):  # [in, out]
+        return shape[0], shape[1]
     return shape[1], shape[0] // _stacked(module, key)
 
 
@@ -165,10 +175,10 @@ def _generator(seed: int | None) -> torch.Generator | None:
 
 def _known_parameters(model: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
     """(layer, key in the layer, parameter) of all that can be drawn, in the model's order."""
-    owners = parameter_owners(ordinary(model))
+    owners, keys = parameter_owners(ordinary(model)), attribute_names(ordinary(model))
     found = []
     for name, parameter in prunable_parameters(model).items():
-        key = name.rpartition(".")[2]
+        key = keys[name]
         if is_sharded(parameter):
             raise InputError(f"{name!r} is split over processes: initialise before sharding.")
         if _WEIGHT.fullmatch(key) or _BIAS.fullmatch(key):

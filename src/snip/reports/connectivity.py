@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from snip.anatomy.calling import arguments, tensors_in
 from snip.anatomy.device import device_of
+from snip.anatomy.normed import normed_weights
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, first_line
@@ -122,13 +123,24 @@ def _gradients(
 
 
 def _others(model: nn.Module, leaves: Tensors) -> Tensors:
-    """Parameters without a mask count as ones, buffers as copies of their absolute values."""
+    """Parameters without a mask count as ones, buffers as copies of their absolute values.
+
+    The vectors from which a spectral norm estimates a length count as zeros: a weight is divided by
+    that length, but it is no way for a signal from one connection to another.
+    """
     ones = {
         name: torch.ones_like(parameter, dtype=DTYPE, requires_grad=False)
         for name, parameter in model.named_parameters()
         if name not in leaves and parameter.is_floating_point()
     }
-    return ones | {name: constant(buffer.clone()) for name, buffer in model.named_buffers()}
+    lengths = [x for normed in normed_weights(model).values() for x in normed.estimates().values()]
+    buffers = {
+        name: torch.zeros_like(buffer)
+        if any(buffer is length for length in lengths)
+        else constant(buffer.clone())
+        for name, buffer in model.named_buffers()
+    }
+    return ones | buffers
 
 
 def _dead_outputs(reached: list[torch.Tensor]) -> tuple[tuple[int, ...], int | None]:

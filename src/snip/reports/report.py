@@ -10,34 +10,14 @@ import torch
 from torch import nn
 
 from snip.anatomy.parameters import left_out, ordinary
-from snip.anatomy.units import live_units
 from snip.common.errors import InputError
 from snip.masks import Masks, held_masks
 from snip.reports.connectivity import Connectivity, connectivity, example_input
 from snip.reports.findings import warnings_of
+from snip.reports.rows import Row, rows_of
 from snip.selection.costs import flops_per_element, uses
 
 GIVE_INPUT = "pass inputs=..., an example of what the model takes (snip.prune remembers it)."
-
-
-@dataclass(frozen=True)
-class Row:
-    """One pruned parameter. None: not known, see the report's notes."""
-
-    name: str
-    shape: tuple[int, ...]
-    kept: int
-    total: int
-    flops_before: float | None = None  # per sample
-    flops_after: float | None = None
-    units: int | None = None  # neurons, channels, hidden units that this weight feeds
-    dead_units: int | None = None  # those without a live connection
-    unconnected: int | None = None  # kept, but on no path from input to output
-
-    @property
-    def density(self) -> float:
-        """The fraction kept."""
-        return self.kept / self.total if self.total else 0.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +27,7 @@ class Report:
     model: str
     rows: tuple[Row, ...]
     left_out: dict[str, str] = field(default_factory=dict)  # parameter -> reason
+    left_out_sizes: dict[str, int] = field(default_factory=dict)  # parameter -> its elements
     flops_left_out: float = 0.0  # FLOPs per sample of weights that were not up for pruning
     outputs: int | None = None
     dead_outputs: tuple[int, ...] = ()
@@ -65,6 +46,21 @@ class Report:
     def sparsity(self) -> float:
         """The fraction removed: the nominal sparsity."""
         return 1 - self.kept / self.total if self.total else 0.0
+
+    @property
+    def parameters(self) -> int:
+        """All parameters of the model, also those that were not up for pruning."""
+        return self.total + sum(self.left_out_sizes.values())
+
+    @property
+    def parameters_left(self) -> int:
+        """The parameters of the model without those that were pruned."""
+        return self.kept + sum(self.left_out_sizes.values())
+
+    @property
+    def model_sparsity(self) -> float:
+        """The fraction removed of all parameters of the model."""
+        return 1 - self.parameters_left / self.parameters if self.parameters else 0.0
 
     @property
     def effective_kept(self) -> int | None:
@@ -99,8 +95,8 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, strings, lists and dicts, ready for JSON."""
         totals = (
-            "kept total sparsity effective_kept effective_sparsity "
-            "flops_before flops_after flops_ratio"
+            "kept total sparsity parameters parameters_left model_sparsity "
+            "effective_kept effective_sparsity flops_before flops_after flops_ratio"
         )
         rows = [
             asdict(row) | {"shape": list(row.shape), "density": row.density} for row in self.rows
@@ -109,6 +105,11 @@ class Report:
         rest = asdict(self) | {"rows": rows}
         lists = ("dead_outputs", "warnings", "notes")
         return own | rest | {name: list(rest[name]) for name in lists}
+
+    def __repr__(self) -> str:
+        from snip.reports.text import as_line
+
+        return as_line(self)
 
     def __str__(self) -> str:
         from snip.reports.text import as_text
@@ -139,11 +140,12 @@ def report(
     notes: list[str] = []
     used = _uses(model, masks, inputs, notes)
     found = _connectivity(model, masks, inputs, notes)
-    out = masks.provenance.left_out or _left_out(model, masks)
+    out = _left_out(model, masks)
     return Report(
         model=type(model).__name__,
-        rows=_rows(model, masks, used, found),
-        left_out=dict(out),
+        rows=rows_of(model, masks, used, found),
+        left_out=out,
+        left_out_sizes={name: model.get_parameter(name).numel() for name in out},
         flops_left_out=_flops_left_out(model, masks, used),
         outputs=found.outputs,
         dead_outputs=found.dead_outputs,
@@ -196,34 +198,6 @@ def _connectivity(model: nn.Module, masks: Masks, inputs: Any, notes: list[str])
     return found
 
 
-def _rows(
-    model: nn.Module, masks: Masks, used: Mapping[str, float], found: Connectivity
-) -> tuple[Row, ...]:
-    live = live_units(model, found.effective or masks)
-    return tuple(_row(name, mask, used, found, live) for name, mask in masks.items())
-
-
-def _row(
-    name: str, mask: torch.Tensor, used: Mapping[str, float], found: Connectivity, live: Any
-) -> Row:
-    kept, total = int(mask.sum()), mask.numel()
-    each = flops_per_element(mask.shape, used[name]) if name in used else None
-    effective = found.effective.get(name)
-    # The recurrent weights feed the units that the input weights have counted.
-    units = None if name.rpartition(".")[2].startswith("weight_hh") else live.get(name)
-    return Row(
-        name=name,
-        shape=tuple(mask.shape),
-        kept=kept,
-        total=total,
-        flops_before=None if each is None else each * total,
-        flops_after=None if each is None else each * kept,
-        units=None if units is None else units.outputs.numel(),
-        dead_units=None if units is None else int((~units.outputs).sum()),
-        unconnected=None if effective is None else kept - int(effective.sum()),
-    )
-
-
 def _flops_left_out(model: nn.Module, masks: Masks, used: Mapping[str, float]) -> float:
     return sum(
         parameter.numel() * flops_per_element(parameter.shape, used[name])
@@ -233,7 +207,7 @@ def _flops_left_out(model: nn.Module, masks: Masks, used: Mapping[str, float]) -
 
 
 def _left_out(model: nn.Module, masks: Masks) -> dict[str, str]:
-    reasons = left_out(model)
+    reasons = masks.provenance.left_out or left_out(model)
     return {
         name: reasons.get(name, "not in these masks")
         for name, _ in model.named_parameters()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from snip.common.errors import escaped
+from snip.common.figures import percent
 
 if TYPE_CHECKING:
     from snip.reports.report import Report, Row
@@ -44,7 +44,7 @@ def as_rich(report: Report, console: Console, options: ConsoleOptions) -> Iterat
 
 def summary(report: Report) -> list[str]:
     """The totals in words."""
-    lines = [f"Sparsity {percent(report.sparsity)}: {report.kept:,} of {report.total:,} kept."]
+    lines = [_headline(report)]
     if report.effective_kept is not None and report.effective_sparsity is not None:
         lines.append(
             f"Effective sparsity {percent(report.effective_sparsity)}: "
@@ -62,25 +62,43 @@ def summary(report: Report) -> list[str]:
 
 
 def left_out_summary(report: Report) -> str:
-    """Reasons with how many parameters each, the most common first."""
-    reasons = Counter(report.left_out.values()).most_common()
-    return "; ".join(f"{n} parameter{'s' * (n > 1)}, {reason}" for reason, n in reasons)
+    """Reasons with how many parameters of the model each takes out, the most first."""
+    groups: dict[str, list[int]] = {}
+    for name, reason in report.left_out.items():
+        groups.setdefault(reason, []).append(report.left_out_sizes[name])
+    return "; ".join(
+        f"{reason} ({sum(sizes):,} in {len(sizes):,} tensor{'s' * (len(sizes) > 1)}, "
+        f"{percent(sum(sizes) / max(1, report.parameters))} of the model)"
+        for reason, sizes in sorted(groups.items(), key=lambda group: -sum(group[1]))
+    )
 
 
-def percent(fraction: float) -> str:
-    """Two decimals, and more where 100 or 0 would be a lie: 99.996%."""
-    decimals = 2
-    while (
-        decimals < 6
-        and 0 < fraction < 1
-        and f"{fraction:.{decimals}%}"
-        in (
-            f"{0:.{decimals}%}",
-            f"{1:.{decimals}%}",
-        )
-    ):
-        decimals += 1
-    return f"{fraction:.{decimals}%}"
+def as_line(report: Report) -> str:
+    """The report in a line or two, for a prompt."""
+    parts = [f"{percent(report.sparsity)} sparse, {report.kept:,} of {report.total:,} kept"]
+    if _differs(report):
+        parts.append(f"{percent(report.model_sparsity)} of the whole model")
+    if report.flops_ratio is not None:
+        parts.append(f"{percent(report.flops_ratio)} of the FLOPs")
+    if report.warnings:
+        parts.append(f"{len(report.warnings)} warning{'s' * (len(report.warnings) > 1)}")
+    return f"Report({report.model}: {'; '.join(parts)})"
+
+
+def _headline(report: Report) -> str:
+    """The sparsity of what was up for pruning, and of the whole model where that is another."""
+    kept = f"{report.kept:,} of {report.total:,} kept"
+    if not _differs(report):
+        return f"Sparsity {percent(report.sparsity)}: {kept}."
+    return (
+        f"Sparsity {percent(report.sparsity)} of the prunable weights: {kept}; "
+        f"{percent(report.model_sparsity)} of the whole model: {report.parameters_left:,} of "
+        f"{report.parameters:,} parameters left."
+    )
+
+
+def _differs(report: Report) -> bool:
+    return percent(report.sparsity) != percent(report.model_sparsity)
 
 
 def short(number: float | None) -> str:

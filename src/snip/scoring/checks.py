@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 
+import torch
 from torch import nn
 
+from snip.anatomy.normed import PARAMETRIZED
 from snip.anatomy.parameters import (
-    PARAMETRIZED,
     Predicate,
     is_sharded,
     left_out,
@@ -38,13 +39,13 @@ def scorable_parameters(model: nn.Module, params: Predicate | None) -> dict[str,
 
 def check_signal(scores: Scores) -> None:
     """Refuse scores that are zero everywhere; warn of layers whose scores are."""
-    weights = [score for score in scores.values() if score.ndim > 1]
-    if not any(score.any() for score in weights or scores.values()):
+    weights = {name: score for name, score in scores.items() if score.ndim > 1} or scores
+    silent = [name for name, score in weights.items() if not _says_something(score)]
+    if len(silent) == len(weights):
         raise InputError(
             "every connection sensitivity is zero: no weight moves the loss, so there is nothing "
             "to rank. Are all weights or all gradients zero? snip.initialize(model) redraws them."
         )
-    silent = [name for name, score in scores.items() if score.ndim > 1 and not score.any()]
     if silent:
         warnings.warn(
             f"the loss does not depend on {listed(silent)}: its scores are zero all over, "
@@ -54,9 +55,15 @@ def check_signal(scores: Scores) -> None:
         )
 
 
+def _says_something(score: torch.Tensor) -> bool:
+    """Whether any score is not zero: then their sum is not, unless scores of both signs cancel."""
+    return bool(score.sum()) or bool(score.any())
+
+
 def warn_of_parametrized(model: nn.Module, params: Predicate | None) -> None:
     """Name the weights that stay dense because their layers compute them from other tensors."""
-    hidden = [name for name, reason in left_out(model, params).items() if reason == PARAMETRIZED]
+    reasons = left_out(model, params)
+    hidden = [name for name, reason in reasons.items() if reason.startswith(PARAMETRIZED)]
     if hidden:
         warnings.warn(
             f"{listed(hidden)} stay dense: their layers compute the weight from them. Remove the "

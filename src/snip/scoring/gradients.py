@@ -11,6 +11,7 @@ from torch import nn
 
 from snip.anatomy.parameters import Predicate, require_prunable
 from snip.anatomy.undisturbed import set_batch_norm, undisturbed
+from snip.common.checks import all_finite
 from snip.common.errors import InputError
 from snip.common.progress import track
 from snip.scoring.batches import (
@@ -82,7 +83,7 @@ class _Mean:
         if not self.values:
             raise InputError("there were no batches: give at least one (an exhausted generator?).")
         for name in params:
-            if not torch.isfinite(self.values[name]).all():
+            if not all_finite(self.values[name]):
                 raise InputError(
                     f"the gradient of {name!r} is NaN or infinite although the loss is finite: "
                     "lower the scale of the initialisation, or score in float32."

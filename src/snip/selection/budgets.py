@@ -8,6 +8,7 @@ from numbers import Real
 
 import torch
 
+from snip.anatomy.normed import layer_name
 from snip.common.errors import InputError, KindError, nearest
 
 SCOPES = ("global", "layer", "uniform", "erk")
@@ -77,10 +78,10 @@ def shares(scores: Mapping[str, torch.Tensor], sparsity: float, scope: Scope) ->
 
 
 def layers(names: Mapping[str, object]) -> dict[str, list[str]]:
-    """Parameters grouped by the module that owns them."""
+    """Parameters grouped by the layer that they belong to."""
     groups: dict[str, list[str]] = {}
     for name in names:
-        groups.setdefault(name.rpartition(".")[0], []).append(name)
+        groups.setdefault(layer_name(name), []).append(name)
     return groups
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -12,13 +12,17 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils.rnn import PackedSequence
 
 from snip.anatomy.calling import call, first_tensor
-from snip.anatomy.parameters import unwrap
+from snip.anatomy.normed import stored_parameter
+from snip.anatomy.parameters import is_conv1d, unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
+from snip.selection.functions import watched_functions
 
 Uses = dict[str, float]
 # module, its arguments by position and by name, its output -> uses of its own parameters
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], Uses]
+
+CELL_KEYS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class UseCounter:
@@ -29,6 +33,8 @@ class UseCounter:
         self._counts: Uses = {}
         self._samples = 0
         self._root_shape: torch.Size | None = None
+        self._running = False  # whether the whole model's forward is
+        self._inside = 0  # how many of the layers that are counted whole are at work
 
     @property
     def uses(self) -> Uses:
@@ -40,6 +46,7 @@ class UseCounter:
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the whole model's forward: count the samples."""
+        self._running = True
         given = [*args, *kwargs.values()]
         if given and isinstance(given[0], PackedSequence):
             self._samples += int(given[0].batch_sizes[0])
@@ -49,15 +56,37 @@ class UseCounter:
             self._samples += len(tensor)
             self._root_shape = tensor.shape
 
+    def end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """After the whole model's forward: what a loss computes with weights is not its cost."""
+        self._running = False
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Before a layer's forward: what it computes is counted when it is done."""
+        self._inside += 1
+
     def add(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         """After a layer's forward: add up the uses of its parameters."""
+        self._inside -= 1
+        if not self._running:  # activation checkpointing calls layers again, in the backward pass
+            return
         self._correct_for_time_first(module, args, kwargs)
-        for key, count in _rule(module)(module, args, kwargs, output).items():
-            name = self._names.get(_lookup(module, key))
-            if name is not None:
-                self._counts[name] = self._counts.get(name, 0.0) + count
+        rule = cast(Rule, _rule(module))  # only modules with a rule have this hook
+        for key, count in rule(module, args, kwargs, output).items():
+            owner, _, last = key.rpartition(".")
+            self._add_to(stored_parameter(module.get_submodule(owner), last), count)
+
+    def add_function(self, tensor: torch.Tensor, count: float) -> None:
+        """After a function that uses `tensor`, which may be a parameter or a view of one."""
+        if self._running and not self._inside:
+            whole = tensor if tensor._base is None else tensor._base
+            self._add_to(whole, count * tensor.numel() / max(1, whole.numel()))
+
+    def _add_to(self, parameter: Any, count: float) -> None:
+        name = self._names.get(parameter)
+        if name is not None:
+            self._counts[name] = self._counts.get(name, 0.0) + count
 
     def _correct_for_time_first(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -75,14 +104,19 @@ class UseCounter:
 @contextmanager
 def count_uses(model: nn.Module) -> Iterator[UseCounter]:
     """Record, during any forward passes inside the block, how often each weight is used."""
-    model = unwrap(model)
+    given, model = model, unwrap(model)
     counter = UseCounter(model)
     handles = [model.register_forward_pre_hook(counter.begin, with_kwargs=True)]
     try:
         for module in model.modules():
-            if isinstance(module, tuple(RULES)):
+            if _rule(module) is not None:
+                # First, because a layer's own hooks may compute its weight, which is no use of it.
+                handles.append(module.register_forward_pre_hook(counter.enter, prepend=True))
                 handles.append(module.register_forward_hook(counter.add, with_kwargs=True))
-        yield counter
+        # Last, because the model may be a layer itself, which is counted before its forward ends.
+        handles.append(model.register_forward_hook(counter.end))
+        with watched_functions(given, counter.add_function):
+            yield counter
     finally:
         for handle in handles:
             handle.remove()
@@ -91,7 +125,13 @@ def count_uses(model: nn.Module) -> Iterator[UseCounter]:
 def uses(model: nn.Module, inputs: Any) -> Uses:
     """Uses per sample from one forward pass in eval mode; the model is left as found."""
     model = unwrap(model)
-    with undisturbed(model), torch.no_grad(), count_uses(model) as counter:
+    # Inference mode is left, because in it a view does not know its parameter.
+    with (
+        undisturbed(model),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        count_uses(model) as counter,
+    ):
         model.eval()
         call(model, inputs)
     return counter.uses
@@ -118,14 +158,14 @@ def element_flops(
 def flops(kept: Mapping[str, torch.Tensor], uses: Mapping[str, float]) -> float:
     """FLOPs per sample of the True elements, in the layers that `uses` knows."""
     return sum(
-        int(mask.sum()) * flops_per_element(mask.shape, uses[name])
+        int(mask.count_nonzero()) * flops_per_element(mask.shape, uses[name])
         for name, mask in kept.items()
         if name in uses
     )
 
 
 def _linear(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Uses:
-    rows = output.numel() / module.out_features
+    rows = output.numel() / output.shape[-1]
     return {"weight": rows, "bias": rows}
 
 
@@ -149,7 +189,9 @@ def _recurrent(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outpu
     given = _argument(args, kwargs, 0, "input")
     data = given.data if isinstance(given, PackedSequence) else given
     steps = data.numel() / module.input_size
-    return {key: steps for key, _ in module.named_parameters(recurse=False)}
+    cell = isinstance(module, nn.RNNCellBase)
+    keys = CELL_KEYS if cell else [key for layer in module._all_weights for key in layer]
+    return dict.fromkeys(keys, steps)
 
 
 def _attention(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Uses:
@@ -182,14 +224,11 @@ RULES: dict[type[nn.Module], Rule] = {
 }
 
 
-def _rule(module: nn.Module) -> Rule:
-    return next(rule for kind, rule in RULES.items() if isinstance(module, kind))
+def _rule(module: nn.Module) -> Rule | None:
+    if is_conv1d(module):
+        return _linear
+    return next((rule for kind, rule in RULES.items() if isinstance(module, kind)), None)
 
 
 def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], index: int, name: str) -> Any:
     return args[index] if len(args) > index else kwargs[name]
-
-
-def _lookup(module: nn.Module, key: str) -> Any:
-    owner, _, last = key.rpartition(".")
-    return module.get_submodule(owner)._parameters.get(last)

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import torch
 
+from snip.common.checks import all_finite
 from snip.common.errors import InputError, KindError, listed
 from snip.masks import Masks, Provenance
 from snip.selection.budgets import Scope, kept_count, layers, shares
@@ -88,7 +89,7 @@ def _with_floor(
         short = [
             layer
             for layer, names in free.items()
-            if sum(int(ranked[n].sum()) for n in names) < floors[layer]
+            if sum(int(ranked[n].count_nonzero()) for n in names) < floors[layer]
         ]
         if not short:
             return fixed | ranked
@@ -138,7 +139,7 @@ def _floor_of(
 
 def _left(name: str, score: torch.Tensor, within: Mapping[str, torch.Tensor] | None) -> int:
     """How many connections of a parameter may still be kept."""
-    return int(within[name].sum()) if within and name in within else score.numel()
+    return int(within[name].count_nonzero()) if within and name in within else score.numel()
 
 
 def _check_within(scores: Mapping[str, torch.Tensor], within: Mapping[str, torch.Tensor]) -> None:
@@ -157,7 +158,7 @@ def _check_scores(scores: Mapping[str, torch.Tensor]) -> None:
     for name, score in scores.items():
         if not isinstance(score, torch.Tensor) or not score.is_floating_point():
             raise KindError(f"the scores of {name!r} are not a floating-point tensor.")
-        if not torch.isfinite(score).all():
+        if not all_finite(score):
             raise InputError(
                 f"the scores of {name!r} contain NaN or infinity: they cannot be ranked. "
                 "Look at the loss and at the gradients of this layer."

@@ -1,9 +1,11 @@
 """The one top-k: exact, without a flat copy of all scores, the same on every device.
 
-Floats are compared by their bits, as integers in the same order. Counting the values of the
-leading 16 bits over all tensors, then of the next 16 among those that share the decisive
-prefix, finds the k-th largest exactly, with a few megabytes of temporary memory; bench/topk.py
-has its time beside `numpy.partition` and `torch.topk`.
+A sample of the scores tells between which two values the k-th largest lies, and one pass counts
+what is above and collects what is between. Among those few, floats are compared by their bits, as
+integers in the same order: counting the values of the leading 16 bits, then of the next 16 among
+those that share the decisive prefix, finds the k-th largest exactly. If the sample was wrong, or
+too many scores are equal, all are counted so: slower, with a few megabytes of temporary memory.
+bench/topk.py has the time beside `numpy.partition` and `torch.topk`.
 """
 
 from __future__ import annotations
@@ -13,9 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
 import torch
 
 CHUNK = 1 << 18  # elements in flight: bounds the temporary memory
+STRIDE = 251  # every so manieth element is in the sample; a prime, which no layer's shape has
+MANY = 1 << 20  # from so many elements on a sample pays
+WIDE = 6.0  # standard deviations of the sample's rank on each side: the k-th is hardly ever outside
+MOST = 16  # the share 1/16 of the elements may be collected, which bounds the memory
 DIGIT = 16
 DIGITS = 1 << DIGIT
 Cost = int | Fraction  # exact, so that what is kept never costs more than it may
@@ -37,21 +44,14 @@ def keep_top(
     wide = (
         torch.float64 if any(s.dtype == torch.float64 for s in scores.values()) else torch.float32
     )
-    race = _Race(scores, within or {}, costs or dict.fromkeys(scores, 1), wide)
+    prices = {name: costs[name] if costs else 1 for name in scores}
+    race = _Race(scores, within or {}, prices, wide)
     if race.total_cost() <= kept:
         return {name: race.allowed(name).clone() for name in scores}
     if kept <= 0:
         return {name: torch.zeros(score.shape, dtype=torch.bool) for name, score in scores.items()}
-    threshold = race.score_of(race.decisive_key(kept))
-    masks = {name: race.compare(torch.gt, name, threshold) for name in scores}
-    left = kept - sum(int(mask.sum()) * race.costs[name] for name, mask in masks.items())
-    for name, mask in masks.items():
-        if left < min(race.costs.values()):
-            break
-        left -= race.costs[name] * _fill(
-            mask, race.compare(torch.eq, name, threshold), left // race.costs[name]
-        )
-    return masks
+    found = race.by_sample(kept)
+    return race.by_counting(kept) if found is None else found
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,93 @@ class _Race:
     def total_cost(self) -> Cost:
         """What all elements that may be kept cost together."""
         return sum(
-            cost * (int(self.within[n].sum()) if n in self.within else self.scores[n].numel())
+            cost
+            * (int(self.within[n].count_nonzero()) if n in self.within else self.scores[n].numel())
             for n, cost in self.costs.items()
         )
+
+    def by_sample(self, kept: Cost) -> dict[str, torch.Tensor] | None:
+        """The masks, if the k-th largest score lies where a sample says, among few; else None."""
+        total = sum(score.numel() for score in self.scores.values())
+        if total < MANY:
+            return None
+        low, high = self._bounds(kept)
+        room = total // MOST
+        masks: dict[str, torch.Tensor] = {}
+        places: dict[str, torch.Tensor] = {}
+        for name in self.scores:
+            masks[name], places[name] = self._split(name, low, high, room)
+            kept -= self.costs[name] * int(masks[name].count_nonzero())
+            room -= len(places[name])
+            if kept < 0 or room < 0:
+                return None
+        close = {n: score.reshape(-1).cpu()[places[n]] for n, score in self.scores.items()}
+        if sum(self.costs[name] * len(found) for name, found in close.items()) < kept:
+            return None
+        # The places are in flat order, so that the first among equals is the first here as well.
+        for name, wins in keep_top(close, kept, costs=self.costs).items():
+            masks[name].view(-1)[places[name][wins]] = True
+        return masks
+
+    def by_counting(self, kept: Cost) -> dict[str, torch.Tensor]:
+        """The masks, by counting digits of all scores."""
+        threshold = self.score_of(self.decisive_key(kept))
+        masks = {name: self.compare(torch.gt, name, threshold) for name in self.scores}
+        left = kept - sum(int(m.count_nonzero()) * self.costs[n] for n, m in masks.items())
+        for name, mask in masks.items():
+            if left < min(self.costs.values()):
+                break
+            ties = self.compare(torch.eq, name, threshold)
+            left -= self.costs[name] * _fill(mask, ties, int(left // self.costs[name]))
+        return masks
+
+    def _split(
+        self, name: str, low: float, high: float, room: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """True where a score is above `high`; the places in flat order of those from low to high.
+
+        Only where an element may be kept, and no further than to the first place too many.
+        """
+        mask = np.empty(self.scores[name].numel(), dtype=np.bool_)
+        places = []
+        for start, chunk in self._chunks(name):
+            # numpy compares and finds few of many several times as fast as torch on one thread.
+            values, above = chunk.cpu().numpy(), mask[start : start + CHUNK]
+            np.greater(values, high, out=above)
+            between = np.greater_equal(values, low) ^ above
+            if name in self.within:
+                flags = self.within[name].reshape(-1)[start : start + CHUNK].cpu().numpy()
+                above &= flags
+                between &= flags
+            places.append(np.flatnonzero(between) + start)
+            room -= len(places[-1])
+            if room < 0:
+                break
+        found = np.concatenate(places) if places else np.empty(0, dtype=np.int64)
+        return torch.from_numpy(mask).reshape(self.scores[name].shape), torch.from_numpy(found)
+
+    def _bounds(self, kept: Cost) -> tuple[float, float]:
+        """Two values of a sample with the k-th largest score between them, in all likelihood."""
+        samples = {name: self._sample(name) for name in self.scores}
+        values = torch.cat(list(samples.values()))
+        costs = torch.cat(
+            [values.new_full((len(s),), float(self.costs[name]), dtype=torch.float64)
+             for name, s in samples.items()]
+        )  # fmt: skip
+        values, order = values.sort(descending=True)
+        spent = costs[order].cumsum(0) * STRIDE
+        rank = int(torch.searchsorted(spent, float(kept)))
+        margin = int(WIDE * (rank + 1) ** 0.5) + 1
+        high = float(values[rank - margin]) if rank >= margin else float("inf")
+        low = float(values[rank + margin]) if rank + margin < len(values) else float("-inf")
+        return low, high
+
+    def _sample(self, name: str) -> torch.Tensor:
+        """Every so manieth of the scores of a tensor that may win."""
+        flat = self.scores[name].reshape(-1)[::STRIDE].to(self.wide)
+        if name in self.within:
+            flat = flat[self.within[name].to(flat.device).reshape(-1)[::STRIDE]]
+        return flat.cpu()
 
     def decisive_key(self, left: Cost) -> int:
         """The key at which the elements from the top down cost `left`: a pass per 16 bits."""
@@ -113,16 +197,22 @@ class _Race:
         return found & self.within[name].cpu() if name in self.within else found
 
     def _keys(self, name: str) -> Iterator[torch.Tensor]:
-        """The scores as integers that sort alike, a chunk at a time, in flat order."""
-        integer, score = _INTEGER[self.wide], self.scores[name]
-        flags = self.within[name].to(score.device).reshape(-1) if name in self.within else None
-        for start in range(0, score.numel(), CHUNK):
+        """The scores that may win as integers that sort alike, a chunk at a time, in flat order."""
+        integer = _INTEGER[self.wide]
+        flags = self.within[name].reshape(-1) if name in self.within else None
+        for start, values in self._chunks(name):
             # Adding zero turns -0.0 into +0.0: the two are equal and must tie.
-            bits = (score.reshape(-1)[start : start + CHUNK].to(self.wide) + 0.0).view(integer)
+            bits = (values + 0.0).view(integer)
             # Negative floats order backwards by their bits: flip all but the sign.
             sign = bits >> (torch.finfo(self.wide).bits - 1)
             key = bits ^ (sign & torch.iinfo(integer).max)
-            yield key if flags is None else key[flags[start : start + CHUNK]]
+            yield key if flags is None else key[flags[start : start + CHUNK].to(key.device)]
+
+    def _chunks(self, name: str) -> Iterator[tuple[int, torch.Tensor]]:
+        """Where a chunk begins, and its scores, in flat order."""
+        flat = self.scores[name].reshape(-1)
+        for start in range(0, len(flat), CHUNK):
+            yield start, flat[start : start + CHUNK].to(self.wide)
 
 
 def _cost(above: Mapping[Cost, torch.Tensor], place: int) -> Cost:

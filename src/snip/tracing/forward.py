@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,13 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from snip.anatomy.calling import arguments, doubled
+from snip.anatomy.calling import arguments, copied, doubled
 from snip.anatomy.undisturbed import restored_modes, undisturbed
 from snip.common.errors import first_line
 from snip.tracing.arguments import given, writes_in_place
 from snip.tracing.kinds import Kind
 from snip.tracing.operations import UNKNOWN, operation
-from snip.tracing.tracer import CarefulTracer
+from snip.tracing.tracer import CarefulTracer, Leaf
 
 TENSOR_ATTRIBUTES = ("T", "H", "mT", "mH", "data", "real", "imag")
 
@@ -38,17 +37,20 @@ class Traced:
     writes: tuple[str, ...]  # attributes and buffers that the forward wrote while it was traced
 
 
-def trace(model: nn.Module, inputs: Any, *, buffers: bool = False) -> Traced:
+def trace(
+    model: nn.Module, inputs: Any, *, buffers: bool = False, leaf: Leaf = lambda module: False
+) -> Traced:
     """The model's operations in its present mode, as called on `inputs`.
 
     With `buffers`, operations on the model's buffers are part of the graph; otherwise their
-    results are constants. The model and the random state are left exactly as they were.
+    results are constants. `leaf` tells which modules, beside torch's own, are one node. The model
+    and the random state are left exactly as they were.
     """
     args, kwargs = arguments(model, inputs)
     with undisturbed(model) as before:
         try:
             bound = inspect.signature(model.forward).bind(*args, **kwargs)
-            tracer = CarefulTracer(bound, buffers=buffers)
+            tracer = CarefulTracer(bound, buffers=buffers, leaf=leaf)
             graph = tracer.trace(model)
         except Exception as error:  # what a user's forward may raise has no common kind
             raise UntraceableError(f"{type(error).__name__}: {first_line(error)}") from error
@@ -61,7 +63,9 @@ def trace(model: nn.Module, inputs: Any, *, buffers: bool = False) -> Traced:
     return Traced(graph, tuple(tracer.values), tracer.constants, tracer.switches, writes)
 
 
-def trace_for_training(model: nn.Module, inputs: Any) -> Traced:
+def trace_for_training(
+    model: nn.Module, inputs: Any, *, leaf: Leaf = lambda module: False
+) -> Traced:
     """The model's operations, if the graph alone does what the model does in both modes.
 
     Every node then knows the shape of its result on `inputs`, `node.meta["shape"]`, and on a batch
@@ -69,8 +73,8 @@ def trace_for_training(model: nn.Module, inputs: Any) -> Traced:
     on such a batch.
     """
     with restored_modes(model):
-        training = trace(model.train(), inputs, buffers=True)
-        traced = trace(model.eval(), inputs, buffers=True)
+        training = trace(model.train(), inputs, buffers=True, leaf=leaf)
+        traced = trace(model.eval(), inputs, buffers=True, leaf=leaf)
     _refuse_side_effects(training)
     _refuse_side_effects(traced)
     if str(training.graph) != str(traced.graph) or not _same_constants(training, traced):
@@ -107,17 +111,6 @@ class Run(fx.Interpreter):
 def called(node: fx.Node, model: nn.Module) -> nn.Module | None:
     """The layer that a node calls, if it calls one."""
     return model.get_submodule(str(node.target)) if node.op == "call_module" else None
-
-
-def copied(value: Any) -> Any:
-    """A structure with its tensors cloned: a forward may write into its input."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if type(value) in (tuple, list):
-        return type(value)(copied(part) for part in value)
-    if isinstance(value, Mapping):
-        return {key: copied(part) for key, part in value.items()}
-    return value
 
 
 def _refuse_side_effects(traced: Traced) -> None:

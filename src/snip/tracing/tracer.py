@@ -9,7 +9,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
+
+Leaf = Callable[[nn.Module], bool]
 
 
 class _CarefulProxy(fx.Proxy):
@@ -39,16 +41,22 @@ class CarefulTracer(fx.Tracer):
     contains, are noticed. Tensors that the forward makes itself are `constants` of the graph.
     With `buffers`, what the forward computes from buffers is part of the graph as well, so that
     it follows them when they change; otherwise it is computed once, as a constant.
+    Layers of torch, and those of which `leaf` is true, are one node each.
     """
 
-    def __init__(self, bound: inspect.BoundArguments, *, buffers: bool) -> None:
+    def __init__(self, bound: inspect.BoundArguments, *, buffers: bool, leaf: Leaf) -> None:
         super().__init__()
+        self._leaf = leaf
         self.proxy_buffer_attributes = buffers
         self.bound, self.given = bound, tuple(bound.arguments)
         self.constants: dict[str, torch.Tensor] = {}
         self.values: list[Any] = []
         self.switches, self._modes = False, _modes()
         bound.apply_defaults()
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Whether a call of the module is one node, not those of its own forward."""
+        return self._leaf(m) or super().is_leaf_module(m, module_qualified_name)
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None

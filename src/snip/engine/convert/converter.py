@@ -13,22 +13,29 @@ from torch import fx, nn
 
 from snip.anatomy.accelerated import CONSTANTS
 from snip.engine.convert.joining import drop_unused, join_chains, join_norms, join_steps
-from snip.engine.layers.conv import SparseConv2d
+from snip.engine.layers.conv import SparseConvolution
 from snip.engine.layers.layouts import (
     batch_size,
     flatten_blocks,
     from_blocks,
     from_columns,
+    from_lines,
     to_blocks,
     to_columns,
 )
 from snip.engine.layers.linear import SparseLinear
-from snip.engine.layers.norm import BlockNorm2d
+from snip.engine.layers.norm import BlockNorm
 from snip.engine.layers.packing import DENSE
-from snip.engine.layers.pool import max_pool_on_blocks, mean_on_blocks, pad_on_blocks
+from snip.engine.layers.pool import (
+    lines_settings,
+    max_pool_on_blocks,
+    mean_on_blocks,
+    pad_on_blocks,
+)
 from snip.tracing.arguments import (
     averages_planes,
     flattens_rows,
+    given,
     pool_settings,
     setting,
     writes_in_place,
@@ -98,14 +105,18 @@ class Converter:
         module = called(node, self.root)
         first = node.args[0] if node.args else None
         rank = len(self._shape(first))
-        if isinstance(module, SparseConv2d) and module.way != DENSE and rank == 4:
-            return self._layer(node, module, BLOCKS)
+        if isinstance(module, SparseConvolution) and module.way != DENSE:
+            alone = len(node.args) == 1 and not node.kwargs  # no size asked of a transposed one
+            if rank == module.POSITIONS + 2 and alone:
+                return self._layer(node, module, BLOCKS)
         if isinstance(module, SparseLinear) and rank == 2:
             return self._layer(node, module, COLUMNS)
         value = self.values[first] if isinstance(first, fx.Node) else Value()
-        if isinstance(module, BlockNorm2d) and value.form == BLOCKS:
+        if isinstance(module, BlockNorm) and value.form == BLOCKS:
             return self._layer(node, module, BLOCKS)
         known = self._operation(node)
+        if known.kind is Kind.CONCATENATE:
+            return self._concatenate(node) or self._plain(node)
         converted = any(self.values[given].form != PLAIN for given in node.all_input_nodes)
         if not value.forms or not converted or not known.on_layouts:
             return self._plain(node)
@@ -153,10 +164,26 @@ class Converter:
         function = getattr(torch, self._operation(node).name)
         return self._made(form, function, *parts, batch=self.values[one].batch)
 
+    def _concatenate(self, node: fx.Node) -> Value | None:
+        """Channels side by side, which blocks have in the same dimension as plain tensors."""
+        parts, dim = node.args[0], given(node, 1, "dim", 0)
+        if not isinstance(parts, (list, tuple)) or not all(isinstance(p, fx.Node) for p in parts):
+            return None
+        values = [self.values[part] for part in parts]  # type: ignore[index]
+        sizes = [(self._shape(part)[:1], part.meta.get("doubled", ())[:1]) for part in parts]  # type: ignore[union-attr]
+        ranks = {len(self._shape(part)) for part in parts}
+        alike = ranks in ({3}, {4}) and all(size == sizes[0] for size in sizes)
+        if dim != 1 or not alike or BLOCKS not in (value.form for value in values):
+            return None
+        blocks = [self._as(part, BLOCKS) for part in parts]
+        return self._made(BLOCKS, torch.cat, blocks, 1, batch=values[0].batch)
+
     def _max_pool(self, node: fx.Node, module: Any, value: Value) -> Value | None:
         settings = pool_settings(node, module)
         if value.form != BLOCKS or settings is None:
             return None
+        if self._operation(node).dimensions == 1:
+            settings = lines_settings(*settings)
         args = (value.made, value.batch, *settings)
         return self._made(BLOCKS, max_pool_on_blocks, *args, batch=value.batch)
 
@@ -171,9 +198,9 @@ class Converter:
     def _mean(self, node: fx.Node, module: Any, value: Value) -> Value | None:
         """A mean over planes. A pooled 1x1 plane that only a flatten reads is columns already."""
         if self._operation(node).kind is Kind.MEAN:
-            applies = averages_planes(node)
+            applies = averages_planes(node) and len(self._shape(node.args[0])) == 4
         else:
-            lone = setting(node, module, 1, "output_size") in (1, (1, 1), [1, 1])
+            lone = setting(node, module, 1, "output_size") in (1, (1,), [1], (1, 1), [1, 1])
             applies = lone and all(map(self._flattens_rows, node.users))
         if value.form != BLOCKS or not applies:
             return None
@@ -181,7 +208,7 @@ class Converter:
         return self._made(COLUMNS, mean_on_blocks, *args, batch=value.batch)
 
     def _pad(self, node: fx.Node, module: Any, value: Value) -> Value | None:
-        if value.form != BLOCKS:
+        if value.form != BLOCKS or len(self._shape(node.args[0])) != 4:
             return None
         args = (value.made, *module.padding)
         return self._made(BLOCKS, pad_on_blocks, *args, batch=value.batch)
@@ -205,7 +232,8 @@ class Converter:
                 value.batch = self._function(batch_size, value.made)
                 value.forms[form] = self._function(to_form, value.made)
             elif value.form == BLOCKS:
-                value.forms[form] = self._function(from_blocks, value.made, value.batch)
+                back = from_lines if len(self._shape(node)) == 3 else from_blocks
+                value.forms[form] = self._function(back, value.made, value.batch)
             else:
                 value.forms[form] = self._function(from_columns, value.made)
         return value.forms[form]

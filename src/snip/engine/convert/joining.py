@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import fx, nn
 
-from snip.engine.layers.conv import SparseConv2d
+from snip.engine.layers.conv import SparseConvolution
 from snip.engine.layers.layouts import batch_size
 from snip.engine.layers.linear import SparseLinear, linear_chain
-from snip.engine.layers.norm import BlockNorm2d, conv_norm
+from snip.engine.layers.norm import BlockNorm, conv_norm
 from snip.engine.layers.recurrent import SparseRecurrent
 
 
@@ -30,13 +30,13 @@ def join_chains(graph: fx.Graph) -> None:
 def join_norms(graph: fx.Graph, root: nn.Module) -> None:
     """Make one call of a batch norm and the convolution that only it reads."""
     for node in list(graph.nodes):
-        if node.target != "on_blocks" or not isinstance(_owner(node, root), BlockNorm2d):
+        if node.target != "on_blocks" or not isinstance(_owner(node, root), BlockNorm):
             continue
         norm, before, batch = node.args
         if before.target != "on_blocks" or len(before.users) > 1:
             continue
         layer = _owner(before, root)
-        if isinstance(layer, SparseConv2d) and not layer.relu:
+        if isinstance(layer, SparseConvolution) and not layer.relu:
             conv, x, _ = before.args
             _replace(graph, node, before, conv_norm, (x, batch, conv, norm))
 
@@ -74,6 +74,8 @@ def _join_last_output(graph: fx.Graph, root: nn.Module, node: fx.Node) -> None:
     for unread in [user for user in node.users if not user.users and _picks(user, 1)]:
         graph.erase_node(unread)
     layer: Any = root.get_submodule(str(node.target))
+    if layer.bidirectional:
+        return  # its last output has the first step, not the last, of the direction back
     outputs = next(iter(node.users), node)
     last = next(iter(outputs.users), node)
     if len(node.users) != 1 or len(outputs.users) != 1 or not _picks(outputs, 0):

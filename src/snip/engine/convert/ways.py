@@ -18,19 +18,20 @@ import torch
 from torch import fx, nn
 
 from snip.common.progress import track
-from snip.common.timing import best_time
+from snip.engine.convert.linear_ways import dense_linear_wins
 from snip.engine.convert.timings import Timings
-from snip.engine.kernels.library import instruction_set
-from snip.engine.layers.conv import SparseConv2d
+from snip.engine.convert.trials import best, machine, round_of, run_as, setting
+from snip.engine.layers.conv import SparseConvolution
 from snip.engine.layers.layouts import from_blocks, to_blocks
-from snip.engine.layers.linear import SparseLinear
-from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD
-from snip.tracing.forward import Traced
+from snip.engine.layers.linear import PlainLinear
+from snip.engine.layers.norm import BlockNorm
+from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD, PackedModule
+from snip.engine.layers.recurrent import SparseRecurrent
+from snip.engine.layers.volume import SparseConv3d
+from snip.tracing.forward import Traced, called
+from snip.tracing.kinds import Kind
+from snip.tracing.operations import operation
 
-ROUNDS = 3
-# A linear layer of fewer weights costs less than timing it would, and a dense one among sparse ones
-# would break their chain.
-FEW = 20_000
 # Below this much work (multiply-adds, about a millisecond) timing costs more than it saves, and
 # converting would break a straight network in two.
 LITTLE = 1 << 26
@@ -45,16 +46,19 @@ def fastest_ways(traced: Traced, root: nn.Module, timings: Timings, *, training:
 
 
 def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: bool) -> Ways:
-    nodes = [n for n in traced.graph.nodes if n.op == "call_module" and "shape" in n.meta]
+    nodes = [n for n in traced.graph.nodes if n.op == "call_module"]
     layers = [(n, root.get_submodule(str(n.target))) for n in nodes]
     chosen: Ways = {}
     convolutions, graph = [], nx.DiGraph()
     for node, layer in track(layers, description="timing layers", total=len(layers)):
         name = str(node.target)
-        if isinstance(layer, SparseLinear):
-            if _dense_linear_wins(layer, node, timings, training):
+        if isinstance(layer, PlainLinear):
+            if dense_linear_wins(layer, _input_shape(node), timings, training):
                 chosen[name] = DENSE
-        elif isinstance(layer, SparseConv2d) and len(node.meta["shape"]) == 4:
+        elif isinstance(layer, (SparseRecurrent, SparseConv3d)):
+            if _dense_wins(layer, node, timings, training):
+                chosen[name] = DENSE
+        elif isinstance(layer, SparseConvolution) and _is_batch(layer, node):
             seconds = _conv_times(layer, node, timings, training)
             on_blocks = min((SPARSE, WINOGRAD), key=lambda way: seconds[way])
             graph.add_edge(BLOCKS, node, capacity=seconds[DENSE])
@@ -64,18 +68,34 @@ def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: b
                 chosen[name] = WINOGRAD
     if not convolutions:
         return chosen
-    _add_borders(graph, traced, timings)
+    ranks = {len(node.meta["shape"]) for node, _ in convolutions}
+    for node in traced.graph.nodes:
+        if _is_plain(node, root):
+            graph.add_edge(node, PLAIN)  # no capacity means no cut
+    _add_borders(graph, traced, ranks, timings)
     _, (_, plain) = nx.minimum_cut(graph, BLOCKS, PLAIN)
     return chosen | {name: DENSE for node, name in convolutions if node in plain}
 
 
-def _add_borders(graph: nx.DiGraph, traced: Traced, timings: Timings) -> None:
-    """Add what a change of layout between neighbours costs, in both directions."""
+def _is_batch(layer: SparseConvolution, node: fx.Node) -> bool:
+    """Whether a convolution is called with a batch, not with a single plane or line."""
+    return len(node.meta.get("shape", ())) == layer.POSITIONS + 2
+
+
+def _is_plain(node: fx.Node, root: nn.Module) -> bool:
+    """Whether a node gives plain tensors, or takes them, however its neighbours run."""
+    module = called(node, root)
+    if isinstance(module, (SparseConvolution, BlockNorm)):
+        return False
+    known = operation(node, module)
+    return not known.on_layouts and known.kind is not Kind.CONCATENATE
+
+
+def _add_borders(graph: nx.DiGraph, traced: Traced, ranks: set[int], timings: Timings) -> None:
+    """Add what a change of layout between neighbours of these ranks costs, in both directions."""
     for node in traced.graph.nodes:
         shape = node.meta.get("shape", ())
-        if node.op == "placeholder":
-            graph.add_edge(node, PLAIN)  # no capacity means no cut: what comes in is plain
-        if len(shape) != 4:
+        if len(shape) not in ranks:
             continue  # matrices are cheap to convert, and lie behind every convolution
         cost = _conversion_time(shape, timings)
         for user in node.users:
@@ -84,7 +104,7 @@ def _add_borders(graph: nx.DiGraph, traced: Traced, timings: Timings) -> None:
 
 
 def _conv_times(
-    layer: SparseConv2d, node: fx.Node, timings: Timings, training: bool
+    layer: SparseConvolution, node: fx.Node, timings: Timings, training: bool
 ) -> dict[str, float]:
     """Seconds of a forward pass (in training with the backward pass) in each way."""
     source: Any = node.args[0]
@@ -93,54 +113,49 @@ def _conv_times(
     kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
     work = kept * math.prod(node.meta["shape"]) // node.meta["shape"][1]
     seconds = {SPARSE: 0.0, WINOGRAD: math.inf, DENSE: math.inf}
-    if kept * 50 < total or work < LITTLE:
-        return seconds  # dense has never won with 2% of the weights or fewer, so it is not timed
+    # A layer in groups has few weights however dense it is, and conversions can cost more than it
+    # saves: it is always timed. Of others, dense has never won with 2% of the weights or fewer.
+    if layer.groups == 1 and (kept * 50 < total or work < LITTLE):
+        return seconds
 
     def work_of(way: str) -> Callable[[], object]:
         x = torch.randn(shape) if way == DENSE else to_blocks(torch.randn(shape))
         x.requires_grad_(not first)
         forward = layer.in_dense if way == DENSE else partial(layer.on_blocks, batch=shape[0])
-        return _round(partial(_run_as, layer, way, forward, x), layer, x, training)
+        return round_of(partial(run_as, layer, way, forward, x), layer, x, training)
 
-    where = f"dilation={layer.dilation} groups={layer.groups} first={first} {_setting(training)}"
+    where = f"dilation={layer.dilation} groups={layer.groups} first={first} {setting(training)}"
     for way in layer.ways():
         key = f"{way} {list(shape)} {layer.extra_repr()} {where}"
-        seconds[way] = timings.get(key, partial(work_of, way), _best)
+        seconds[way] = timings.get(key, partial(work_of, way), best)
     return seconds
 
 
-def _run_as(
-    layer: SparseConv2d, way: str, forward: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
-) -> torch.Tensor:
-    """One forward pass in a way that may not be the layer's own."""
-    before, layer.way = layer.way, way
-    try:
-        return forward(x)
-    finally:
-        layer.way = before
-
-
-def _dense_linear_wins(
-    layer: SparseLinear, node: fx.Node, timings: Timings, training: bool
-) -> bool:
+def _input_shape(node: fx.Node) -> tuple[int, ...]:
     source: Any = node.args[0]
-    kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
-    if len(source.meta["shape"]) != 2 or kept * 20 < total or kept < FEW:
+    return tuple(source.meta["shape"])
+
+
+def _dense_wins(layer: PackedModule, node: fx.Node, timings: Timings, training: bool) -> bool:
+    """Whether a layer that takes and gives plain tensors is faster in torch."""
+    source: Any = node.args[0]
+    shape = source.meta.get("shape")
+    if shape is None:  # packed sequences
         return False
-    batch = source.meta["shape"][0]
-    key = f"{batch} {layer.extra_repr()} {_setting(training)}"
 
-    def work(dense: bool) -> Callable[[], Callable[[], object]]:
-        def make() -> Callable[[], object]:
-            x = torch.randn(layer.in_features, batch, requires_grad=True)
-            way = layer.as_matrix if dense else layer.on_columns
-            return _round(lambda: way(x), layer, x, training)
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        made = layer(x)
+        return made[0] if isinstance(made, tuple) else made
 
-        return make
+    def work_of(way: str) -> Callable[[], object]:
+        x = torch.randn(shape, requires_grad=source.op != "placeholder")
+        return round_of(partial(run_as, layer, way, forward, x), layer, x, training)
 
-    return timings.get(f"dense {key}", work(True), _best) < timings.get(
-        f"sparse {key}", work(False), _best
-    )
+    key = f"{type(layer).__name__} {list(shape)} {layer.extra_repr()} {setting(training)}"
+    seconds = {
+        way: timings.get(f"{way} {key}", partial(work_of, way), best) for way in (SPARSE, DENSE)
+    }
+    return seconds[DENSE] < seconds[SPARSE]
 
 
 def _conversion_time(shape: tuple[int, ...], timings: Timings) -> float:
@@ -156,27 +171,4 @@ def _conversion_time(shape: tuple[int, ...], timings: Timings) -> float:
 
         return work
 
-    return timings.get(f"convert {list(shape)} {_machine()}", make, _best)
-
-
-def _round(
-    forward: Callable[[], torch.Tensor], layer: nn.Module, x: torch.Tensor, training: bool
-) -> Callable[[], object]:
-    """One forward pass, in training with a backward pass that leaves no gradient behind."""
-    if not training:
-        return forward
-    wanted = [t for t in (x, *layer.parameters()) if t.requires_grad]
-    seed = torch.ones_like(forward())
-    return lambda: torch.autograd.grad(forward(), wanted, seed)
-
-
-def _best(work: Callable[[], object]) -> float:
-    return best_time(work, rounds=ROUNDS, warmup=0)
-
-
-def _setting(training: bool) -> str:
-    return f"{'training' if training else 'inference'} {_machine()}"
-
-
-def _machine() -> str:
-    return f"{instruction_set()} {torch.get_num_threads()} threads"
+    return timings.get(f"convert {list(shape)} {machine()}", make, best)

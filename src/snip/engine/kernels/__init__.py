@@ -18,7 +18,15 @@ from snip.engine.kernels.conversions import (
 )
 from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.library import available, instruction_set, instruction_sets, reason
-from snip.engine.kernels.linear import linear_backward, linear_forward
+from snip.engine.kernels.linear import (
+    as_rows,
+    linear_backward,
+    linear_forward,
+    pack_weights,
+    plain_backward,
+    plain_forward,
+    unpack_weights,
+)
 from snip.engine.kernels.norm import norm_apply, norm_backward, norm_train, relu_backward
 from snip.engine.kernels.pool import (
     Window,
@@ -34,6 +42,7 @@ __all__ = [
     "ConvIndex",
     "LinearIndex",
     "Window",
+    "as_rows",
     "available",
     "blocks_to_columns",
     "blocks_to_rows",
@@ -58,8 +67,12 @@ __all__ = [
     "norm_apply",
     "norm_backward",
     "norm_train",
+    "pack_weights",
+    "plain_backward",
+    "plain_forward",
     "reason",
     "relu_backward",
     "rows_to_blocks",
     "rows_to_columns",
+    "unpack_weights",
 ]

@@ -57,8 +57,9 @@ def native(x: torch.Tensor) -> bool:
 
 
 def to_blocks(x: torch.Tensor) -> torch.Tensor:
-    """[N, C, H, W] -> blocks."""
+    """[N, C, H, W] -> blocks; lines [N, C, L] are planes of height one."""
     x = x.resolve_neg()
+    x = x[:, :, None] if x.ndim == 3 else x
     if lanes_for(len(x)) == 1:
         return x.contiguous()[..., None]
     if native(x):
@@ -75,6 +76,11 @@ def from_blocks(x: torch.Tensor, batch: int) -> torch.Tensor:
     if native(x):
         return _Convert.apply(x, lambda x: _to_rows(x, batch), rows_to_blocks)
     return x.permute(0, 4, 1, 2, 3).flatten(0, 1)[:batch]
+
+
+def from_lines(x: torch.Tensor, batch: int) -> torch.Tensor:
+    """blocks of height one -> [N, C, L]."""
+    return from_blocks(x, batch)[:, :, 0]
 
 
 def _to_rows(blocks: torch.Tensor, batch: int) -> torch.Tensor:
@@ -115,7 +121,7 @@ def as_columns(x: torch.Tensor) -> torch.Tensor:
 
 def pair(value: int | tuple[int, ...]) -> Pair:
     """A setting for both directions; a single number stands for both."""
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])
 
 
 def batch_size(x: torch.Tensor) -> int:

@@ -9,8 +9,8 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from snip.engine.kernels.norm import norm_apply, norm_backward, norm_train
-from snip.engine.layers.conv import SparseConv2d
-from snip.engine.layers.layouts import from_blocks, native, to_blocks
+from snip.engine.layers.conv import SparseConvolution
+from snip.engine.layers.layouts import from_blocks, from_lines, native, to_blocks
 from snip.engine.layers.products import After
 
 Tensor = torch.Tensor
@@ -97,15 +97,16 @@ def _norm_gradients(ctx: Any, dy: Tensor, *, frozen: bool) -> tuple[Any, ...]:
     )
 
 
-class BlockNorm2d(nn.BatchNorm2d):
-    """`nn.BatchNorm2d`, same parameters and buffers, that also takes blocks."""
+class BlockNorm(nn.modules.batchnorm._BatchNorm):
+    """A batch norm of torch's, same parameters and buffers, that also takes blocks."""
 
     relu = False
 
     def on_blocks(self, x: Tensor, batch: int) -> Tensor:
         """Blocks -> blocks, in the module's own mode."""
         if not native(x) or (self.weight is not None and not native(self.weight)):
-            y = self.forward(from_blocks(x, batch))
+            plain = from_lines if isinstance(self, nn.BatchNorm1d) else from_blocks
+            y = self.forward(plain(x, batch))
             return to_blocks(y.relu() if self.relu else y)
         if self.training or self.running_mean is None:
             _refuse_single_values(batch, x)
@@ -135,6 +136,14 @@ class BlockNorm2d(nn.BatchNorm2d):
         self.running_var.lerp_(variance, momentum)
 
 
+class BlockNorm1d(BlockNorm, nn.BatchNorm1d):
+    """`nn.BatchNorm1d` that also takes blocks of height one."""
+
+
+class BlockNorm2d(BlockNorm, nn.BatchNorm2d):
+    """`nn.BatchNorm2d` that also takes blocks."""
+
+
 def _refuse_single_values(batch: int, x: Tensor) -> None:
     """As torch does: one value per channel has no variance."""
     if batch * x.shape[2] * x.shape[3] == 1:
@@ -144,7 +153,7 @@ def _refuse_single_values(batch: int, x: Tensor) -> None:
         )
 
 
-def conv_norm(x: Tensor, batch: int, conv: SparseConv2d, norm: BlockNorm2d) -> Tensor:
+def conv_norm(x: Tensor, batch: int, conv: SparseConvolution, norm: BlockNorm) -> Tensor:
     """A convolution and the batch norm behind it: in inference one pass over the memory."""
     mean, variance = norm.running_mean, norm.running_var
     tensors = (x, conv.weight, *(t for t in (norm.weight, mean) if t is not None))

@@ -179,12 +179,6 @@ class PackedModule(nn.Module):
                 buffer.copy_(state_dict[prefix + name])
 
 
-def ways_of(network: nn.Module) -> dict[str, str]:
-    """How each layer of an accelerated network runs that does not run sparse, by its name."""
-    layers = ((n, m) for n, m in network.named_modules() if isinstance(m, PackedModule))
-    return {name: layer.way for name, layer in layers if layer.way != SPARSE}
-
-
 def _state(module: nn.Module) -> dict[str, Any]:
     """A module's attributes, as a copy or a pickle of it has them."""
     return dict(module.__reduce_ex__(2)[2])  # type: ignore[arg-type]

@@ -77,6 +77,19 @@ def pool_window(
     return Window(in_size, *pairs, ceil_mode)
 
 
+def lines_settings(
+    kernel_size: int | tuple[int],
+    stride: int | tuple[int] | None,
+    padding: int | tuple[int],
+    dilation: int | tuple[int],
+    ceil_mode: bool,
+) -> tuple[Pair, Pair, Pair, Pair, bool]:
+    """The settings of a 1-d max pooling for planes of height one."""
+    sizes = (pair(size)[0] for size in (kernel_size, stride or kernel_size, padding, dilation))
+    kernel, step, pad, apart = sizes
+    return (1, kernel), (1, step), (0, pad), (1, apart), ceil_mode
+
+
 def mean_on_blocks(x: Tensor, batch: int) -> Tensor:
     """Mean over height and width, blocks -> columns [C, N]."""
     return _MeanPool.apply(x, batch) if native(x) else from_blocks(x, batch).mean((2, 3)).t()

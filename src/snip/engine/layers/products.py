@@ -16,7 +16,14 @@ from snip.engine.kernels.conv import (
     conv_forward,
 )
 from snip.engine.kernels.index import LinearIndex
-from snip.engine.kernels.linear import linear_backward, linear_forward
+from snip.engine.kernels.linear import (
+    as_rows,
+    linear_backward,
+    linear_forward,
+    plain_backward,
+    plain_forward,
+)
+from snip.engine.kernels.memory import empty
 from snip.engine.kernels.winograd import WinogradShape, winograd_forward
 from snip.engine.layers.layouts import as_columns
 from snip.engine.layers.packing import Packed
@@ -55,7 +62,8 @@ class LinearProducts(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
         links, wanted, count = ctx.links, ctx.needs_input_grad[2:], len(ctx.links)
-        weights, states = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        saved = ctx.saved_tensors  # read once: activation checkpointing forgets them then
+        weights, states = saved[:count], saved[count:]
         gradients: list[Any] = [None] * (2 * count)
         dy = as_columns(dy)
         for i in reversed(range(count)):
@@ -69,6 +77,37 @@ class LinearProducts(torch.autograd.Function):
             if dx is not None:
                 dy = dx
         return (dy if ctx.needs_input_grad[0] else None, None, *gradients)
+
+
+class PlainProduct(torch.autograd.Function):
+    """y = x W^T (+ bias) on plain activations of any number of dimensions.
+
+    With `turned`, the index is of weights [in, out]. x is saved as it came, without a copy.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        values: torch.Tensor,
+        bias: torch.Tensor | None,
+        index: LinearIndex,
+        turned: bool,
+    ) -> torch.Tensor:
+        ctx.index, ctx.turned = index, turned
+        ctx.save_for_backward(x, values)
+        return plain_forward(index, values, x, bias=bias, turned=turned)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
+        x, values = ctx.saved_tensors
+        wanted, rows, dy = ctx.needs_input_grad, as_rows(x), as_rows(dy)
+        dx = empty(*rows.shape) if wanted[0] else None
+        dw = empty(len(values)) if wanted[1] else None
+        db = empty(dy.shape[1]) if wanted[2] else None
+        plain_backward(ctx.index, values, rows, dy, dx=dx, dw=dw, db=db, turned=ctx.turned)
+        return None if dx is None else dx.view(x.shape), dw, db, None, None
 
 
 @dataclass(frozen=True)

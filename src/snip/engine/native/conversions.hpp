@@ -15,8 +15,42 @@ static inline void transpose4(const float* from, int64_t from_row, float* to, in
     SNIP_UNROLL for (int i = 0; i < 4; i++) store<v4>(to + i * to_row, rows[i]);
 }
 
-// to[c][r] = from[r][c]; columns outermost, so that short rows of `to` are written whole.
-static void transpose_tile(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows,
+#if defined(__AVX512F__)
+// Transposes 16 x 16: within the quarters of the vectors first, then whole quarters.
+static inline void transpose_block(const float* from, int64_t from_row, float* to, int64_t to_row) {
+    vf v[4][4];
+    SNIP_UNROLL for (int i = 0; i < 16; i++) v[i / 4][i % 4] = load<vf>(from + i * from_row);
+    SNIP_UNROLL for (int i = 0; i < 4; i++) turn(v[i]);
+    SNIP_UNROLL for (int j = 0; j < 4; j++) {
+        __m512 a = _mm512_shuffle_f32x4(v[0][j], v[1][j], 0x44);
+        __m512 b = _mm512_shuffle_f32x4(v[2][j], v[3][j], 0x44);
+        __m512 c = _mm512_shuffle_f32x4(v[0][j], v[1][j], 0xEE);
+        __m512 d = _mm512_shuffle_f32x4(v[2][j], v[3][j], 0xEE);
+        _mm512_storeu_ps(to + j * to_row, _mm512_shuffle_f32x4(a, b, 0x88));
+        _mm512_storeu_ps(to + (4 + j) * to_row, _mm512_shuffle_f32x4(a, b, 0xDD));
+        _mm512_storeu_ps(to + (8 + j) * to_row, _mm512_shuffle_f32x4(c, d, 0x88));
+        _mm512_storeu_ps(to + (12 + j) * to_row, _mm512_shuffle_f32x4(c, d, 0xDD));
+    }
+}
+#elif defined(__AVX2__)
+// Transposes 8 x 8: within the halves of the vectors first, then whole halves.
+static inline void transpose_block(const float* from, int64_t from_row, float* to, int64_t to_row) {
+    vf v[2][4];
+    SNIP_UNROLL for (int i = 0; i < 8; i++) v[i / 4][i % 4] = load<vf>(from + i * from_row);
+    SNIP_UNROLL for (int i = 0; i < 2; i++) turn(v[i]);
+    SNIP_UNROLL for (int j = 0; j < 4; j++) {
+        _mm256_storeu_ps(to + j * to_row, _mm256_permute2f128_ps(v[0][j], v[1][j], 0x20));
+        _mm256_storeu_ps(to + (4 + j) * to_row, _mm256_permute2f128_ps(v[0][j], v[1][j], 0x31));
+    }
+}
+#else
+static inline void transpose_block(const float* from, int64_t from_row, float* to, int64_t to_row) {
+    transpose4(from, from_row, to, to_row);
+}
+#endif
+
+// to[c][r] = from[r][c] for what is no whole block of VL x VL.
+static void transpose_rest(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows,
                            int64_t cols) {
     int64_t c = 0;
     for (; c + 4 <= cols; c += 4) {
@@ -28,6 +62,17 @@ static void transpose_tile(const float* from, int64_t from_row, float* to, int64
     }
     for (; c < cols; c++)
         for (int64_t r = 0; r < rows; r++) to[c * to_row + r] = from[r * from_row + c];
+}
+
+// to[c][r] = from[r][c]; columns outermost, so that short rows of `to` are written whole.
+static void transpose_tile(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows,
+                           int64_t cols) {
+    int64_t high = rows / VL * VL, wide = cols / VL * VL;
+    for (int64_t c = 0; c < wide; c += VL)
+        for (int64_t r = 0; r < high; r += VL)
+            transpose_block(from + r * from_row + c, from_row, to + c * to_row + r, to_row);
+    transpose_rest(from + high * from_row, from_row, to + high, to_row, rows - high, wide);
+    transpose_rest(from + wide, from_row, to + wide * to_row, to_row, rows, cols - wide);
 }
 
 constexpr int64_t TILE = 64;

@@ -7,6 +7,7 @@
 #include "gru.hpp"
 #include "linear.hpp"
 #include "linear_backward.hpp"
+#include "linear_plain.hpp"
 #include "lstm.hpp"
 #include "norm.hpp"
 #include "pool.hpp"

@@ -8,7 +8,7 @@
 
 namespace snip::SNIP_ISA {
 
-SNIP_ENUM LinearFlags { RELU = 1, ACCUMULATE = 2 };
+SNIP_ENUM LinearFlags { RELU = 1, ACCUMULATE = 2, TURNED = 4 };
 
 // y[r] = sum over k in row r of values[k] * x[cols[k]]; values go through `order` when it is given
 // (the transposed product reads the same values in another order).
@@ -70,8 +70,37 @@ static void product_vectors(const Product& p, int64_t batch, int64_t r0, int64_t
     }
 }
 
+// A ReLU as a bound: a branch would be taken by the sign of every sum, which no processor predicts.
+static float lower_bound(const Product& p) { return p.flags & RELU ? 0.0f : -__builtin_inff(); }
+
+#if defined(__AVX512F__)
+// A batch of one whose inputs lie side by side: a row of weights at once. Rows are of different lengths,
+// which no processor predicts, so the loop over a row must be taken once as often as possible.
+static void product_gathered(const Product& p, int64_t r0, int64_t r1) {
+    float least_y = lower_bound(p);
+    for (int64_t r = r0; r < r1; r++) {
+        __m512 sum = _mm512_setzero_ps();
+        int64_t k = p.rowptr[r], end = p.rowptr[r + 1];
+        do {
+            __mmask16 some = end - k >= VL ? __mmask16(0xffff) : __mmask16((1u << (end - k)) - 1);
+            __m512i cols = _mm512_maskz_loadu_epi32(some, p.cols + k);
+            __m512 x = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), some, cols, p.x, 4);
+            sum = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(some, p.values + k), x, sum);
+            k += VL;
+        } while (k < end);
+        float y = _mm512_reduce_add_ps(sum) + (p.bias ? p.bias[r] : 0.0f);
+        if (p.flags & ACCUMULATE) y += p.y[r * p.ldy];
+        p.y[r * p.ldy] = y < least_y ? least_y : y;
+    }
+}
+#endif
+
 // A batch of one: dot products with gathered inputs, four sums at a time to hide the latency.
 static void product_single(const Product& p, int64_t r0, int64_t r1) {
+    float least_y = lower_bound(p);
+#if defined(__AVX512F__)
+    if (p.ldx == 1 && !p.order) return product_gathered(p, r0, r1);
+#endif
     for (int64_t r = r0; r < r1; r++) {
         float s[4] = {p.bias ? p.bias[r] : 0.0f, 0, 0, 0};
         if (p.flags & ACCUMULATE) s[1] = p.y[r * p.ldy];
@@ -81,7 +110,7 @@ static void product_single(const Product& p, int64_t r0, int64_t r1) {
                 p.values[p.order ? p.order[k + j] : k + j] * p.x[p.cols[k + j] * p.ldx];
         for (; k < end; k++) s[0] += p.values[p.order ? p.order[k] : k] * p.x[p.cols[k] * p.ldx];
         float y = (s[0] + s[1]) + (s[2] + s[3]);
-        p.y[r * p.ldy] = p.flags & RELU ? relu_of(y) : y;
+        p.y[r * p.ldy] = y < least_y ? least_y : y;
     }
 }
 

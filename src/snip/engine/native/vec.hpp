@@ -115,6 +115,7 @@ typedef int32_t shuffle4 __attribute__((vector_size(16)));
 #define SNIP_SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, shuffle4{i, j, k, l})
 #endif
 
+// Transposes the 4 x 4 matrix that four vectors hold, in each of their quarters if they are wider.
 static inline void turn(v4 rows[4]) {
     v4 low = SNIP_SHUFFLE(rows[0], rows[1], 0, 4, 1, 5), high = SNIP_SHUFFLE(rows[0], rows[1], 2, 6, 3, 7);
     v4 low2 = SNIP_SHUFFLE(rows[2], rows[3], 0, 4, 1, 5), high2 = SNIP_SHUFFLE(rows[2], rows[3], 2, 6, 3, 7);
@@ -123,18 +124,32 @@ static inline void turn(v4 rows[4]) {
     rows[2] = SNIP_SHUFFLE(high, high2, 0, 1, 4, 5);
     rows[3] = SNIP_SHUFFLE(high, high2, 2, 3, 6, 7);
 }
+#if defined(__AVX512F__)
+static inline void turn(vf v[4]) {
+    __m512 a = _mm512_unpacklo_ps(v[0], v[1]), b = _mm512_unpackhi_ps(v[0], v[1]);
+    __m512 c = _mm512_unpacklo_ps(v[2], v[3]), d = _mm512_unpackhi_ps(v[2], v[3]);
+    v[0] = _mm512_shuffle_ps(a, c, 0x44), v[1] = _mm512_shuffle_ps(a, c, 0xEE);
+    v[2] = _mm512_shuffle_ps(b, d, 0x44), v[3] = _mm512_shuffle_ps(b, d, 0xEE);
+}
+#elif defined(__AVX2__)
+static inline void turn(vf v[4]) {
+    __m256 a = _mm256_unpacklo_ps(v[0], v[1]), b = _mm256_unpackhi_ps(v[0], v[1]);
+    __m256 c = _mm256_unpacklo_ps(v[2], v[3]), d = _mm256_unpackhi_ps(v[2], v[3]);
+    v[0] = _mm256_shuffle_ps(a, c, 0x44), v[1] = _mm256_shuffle_ps(a, c, 0xEE);
+    v[2] = _mm256_shuffle_ps(b, d, 0x44), v[3] = _mm256_shuffle_ps(b, d, 0xEE);
+}
+#endif
 
 // The sums of N <= 4 vectors at once, far cheaper than one after the other.
 template <class V, int N>
 static inline void sums_of(const V* v, float* to) {
-    v4 quarter[4] = {};
-    SNIP_UNROLL for (int j = 0; j < N; j++) {
-        float lanes[Width<V>::lanes];
-        store<V>(lanes, v[j]);
-        SNIP_UNROLL for (int i = 0; i < Width<V>::lanes; i += 4) quarter[j] += load<v4>(lanes + i);
-    }
-    turn(quarter);
-    v4 total = (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
+    V each[4] = {};
+    SNIP_UNROLL for (int j = 0; j < N; j++) each[j] = v[j];
+    turn(each);
+    float lanes[Width<V>::lanes];
+    store<V>(lanes, (each[0] + each[1]) + (each[2] + each[3]));
+    v4 total = load<v4>(lanes);
+    SNIP_UNROLL for (int i = 4; i < Width<V>::lanes; i += 4) total += load<v4>(lanes + i);
     if constexpr (N == 4) {
         store<v4>(to, total);
     } else {

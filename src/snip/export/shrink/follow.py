@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from snip.anatomy.calling import copied
 from snip.anatomy.hooks import hooked
 from snip.anatomy.parameters import parameter_owners
 from snip.common.errors import InputError, first_line
 from snip.export.shrink import layers, rules
 from snip.export.shrink.flow import Flow, plain
 from snip.export.shrink.ledger import NOTHING, Flows, Ledger, Step
-from snip.tracing.forward import Run, Traced, called, copied
+from snip.tracing.forward import Run, Traced, called
 from snip.tracing.kinds import Kind
 from snip.tracing.operations import operation
 

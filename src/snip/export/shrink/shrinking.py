@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.calling import call, tensors_in
+from snip.anatomy.calling import call, copied, tensors_in
 from snip.anatomy.parameters import ordinary, unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
@@ -20,7 +20,7 @@ from snip.export.shrink.needs import Needs, contributions, needed_units
 from snip.export.shrink.report import ShrinkReport, layer_changes
 from snip.export.shrink.surgery import Cut, Plan, cut, cut_tensors
 from snip.masks import Masks, held_masks, holding
-from snip.tracing.forward import Traced, UntraceableError, copied, trace
+from snip.tracing.forward import Traced, UntraceableError, trace
 
 SHRUNK = "_snip_shrunk"  # on the root Module: its Shrunk
 

@@ -1,0 +1,117 @@
+"""Times whole networks, or single layers, against each other on the user's batch.
+
+This is the one place that decides whether sparse is worth it: `snip.accelerate` and the training
+loop's engine "auto" both ask here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.anatomy.calling import arguments, call, copied, tensors_in
+from snip.anatomy.undisturbed import undisturbed
+from snip.common.progress import track
+from snip.common.timing import Work, best_times
+
+SPARSE, DENSE = "sparse", "dense"
+NOISE = 1.02  # a network that is slower by less than this is not slower
+SECONDS, LAYER_SECONDS = 2.0, 0.05  # of timing for a whole network and for a layer, about
+FEWEST, FEW, MOST = 2, 6, 20  # turns that count, after one that prepares what the others find ready
+BURST = 0.005  # seconds of a turn, at least
+
+Seconds = dict[str, float]
+WorkOf = Callable[[nn.Module], Work]
+
+
+def is_slower(seconds: Mapping[str, float]) -> bool:
+    """Whether sparse is slower than dense, beyond what timing makes of chance."""
+    return seconds[SPARSE] > NOISE * seconds[DENSE]
+
+
+def timing_decides() -> bool:
+    """Whether parameters may depend on timings: not where processes must have the same ones."""
+    group = torch.distributed
+    return not (group.is_available() and group.is_initialized() and group.get_world_size() > 1)
+
+
+def step_seconds(dense: nn.Module, sparse: nn.Module, work_of: WorkOf) -> Seconds:
+    """Best seconds of the work of each; weights, buffers and modes stay as they were."""
+    turns = track(range(1 + MOST), description="timing the network", total=1 + MOST)
+    return _best_of(turns, dense, sparse, work_of, SECONDS)
+
+
+def _best_of(
+    turns: Iterable[int], dense: nn.Module, sparse: nn.Module, work_of: WorkOf, seconds: float
+) -> Seconds:
+    best, spent = {DENSE: math.inf, SPARSE: math.inf}, 0.0
+    with undisturbed(dense), undisturbed(sparse):
+        works = {DENSE: work_of(dense), SPARSE: work_of(sparse)}
+        for turn in turns:
+            found = best_times(works, rounds=1, warmup=0, burst=BURST)
+            spent += sum(found.values())
+            if turn > 0:
+                best = {name: min(best[name], found[name]) for name in works}
+            if turn >= FEWEST and spent > seconds:
+                break
+    return best
+
+
+def step_of(inputs: Any, *, training: bool) -> WorkOf:
+    """The work of a network in its present mode: forward and backward, or forward alone."""
+
+    def work_of(network: nn.Module) -> Work:
+        args, kwargs = arguments(network, inputs)
+        if not training:
+            return torch.no_grad()(lambda: network(*args, **kwargs))
+        wanted = [t for t in (*network.parameters(), *tensors_in(inputs)) if t.requires_grad]
+        return torch.enable_grad()(lambda: _backward(network(*args, **kwargs), wanted))
+
+    return work_of
+
+
+def losing_layers(dense: nn.Module, sparse: nn.Module, names: list[str], inputs: Any) -> list[str]:
+    """Which of the layers are slower sparse, or fail, each alone on what the model gives it."""
+    given = _given(dense, names, inputs)
+    losing = []
+    for name in track(list(given), description="timing layers", total=len(given)):
+        work_of = step_of(given[name], training=dense.training)
+        layers = dense.get_submodule(name), sparse.get_submodule(name)
+        try:
+            loses = is_slower(_best_of(range(1 + FEW), *layers, work_of, LAYER_SECONDS))
+        except Exception:  # it does not take what it is given here
+            loses = True
+        if loses:
+            losing.append(name)
+    return losing
+
+
+def _given(model: nn.Module, names: list[str], inputs: Any) -> dict[str, tuple[Any, ...]]:
+    """What each layer is called with first, by position, with gradients where they are needed."""
+    given: dict[str, tuple[Any, ...]] = {}
+    with undisturbed(model), torch.set_grad_enabled(model.training), ExitStack() as stack:
+        for name in names:
+
+            def note(_layer: nn.Module, args: Any, name: str = name) -> None:
+                if name not in given:
+                    given[name] = copied(args)
+                    for new, old in zip(tensors_in(given[name]), tensors_in(args), strict=True):
+                        new.requires_grad_(old.requires_grad)
+
+            hook = model.get_submodule(name).register_forward_pre_hook(note)
+            stack.callback(hook.remove)
+        call(model, inputs)
+    return {name: args for name, args in given.items() if args}
+
+
+def _backward(outputs: Any, wanted: list[torch.Tensor]) -> None:
+    """Gradients of the summed outputs, which are left nowhere."""
+    differentiable = [y for y in tensors_in(outputs) if y.requires_grad]
+    if differentiable and wanted:
+        seeds = [torch.ones_like(y) for y in differentiable]
+        torch.autograd.grad(differentiable, wanted, seeds, allow_unused=True)

@@ -1,0 +1,177 @@
+"""The copy of a pruned network in which layers run sparse, and which of them can."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.anatomy.calling import arguments
+from snip.anatomy.hooks import hooked
+from snip.anatomy.parameters import parameter_owners
+from snip.common.errors import InputError, SnipWarning, first_line, nearest
+from snip.engine.accelerated import Conversion, accelerated
+from snip.engine.convert.converter import Converter
+from snip.engine.convert.timings import Timings
+from snip.engine.convert.ways import fastest_ways
+from snip.engine.exchange import with_sparse_layers
+from snip.engine.layers.packing import DENSE, SPARSE, WAYS, PackedModule
+from snip.engine.layers.table import SPARSE_LAYERS, sparse_layer
+from snip.engine.pace import losing_layers, timing_decides
+from snip.engine.proof import why_not
+from snip.masks import Masks
+from snip.tracing.forward import Traced, UntraceableError, trace_for_training
+from snip.tracing.reads import read_past_layers
+
+Ways = dict[str, str]
+
+
+class DenseError(Exception):
+    """Why a network has to run dense."""
+
+
+class SparseCopies:
+    """Makes accelerated copies of one pruned model, which differ in how their layers run.
+
+    `inputs` are what the model is called on: it is traced for them, and every copy has to compute
+    the same as the model on them.
+    """
+
+    def __init__(self, model: nn.Module, masks: Masks, inputs: Any) -> None:
+        self.model, self.masks, self.inputs = model, masks, inputs
+        self.names = _sparse_names(model, masks, inputs)
+        self.traced = _traced(model, _lone_tensor(model, inputs))
+
+    def fastest_ways(self) -> Ways:
+        """How each layer runs that is not fastest sparse, as far as layers are timed alone."""
+        if self.traced is None:
+            return self.without_losing({}) if timing_decides() else {}
+        timings = Timings()
+        root = self._root({})
+        found = fastest_ways(self.traced, root, timings, training=self.model.training)
+        timings.save()
+        return found
+
+    def without_losing(self, ways: Ways) -> Ways:
+        """These ways, with layers dense that are slower sparse, or fail, between plain tensors.
+
+        They stay as they are if no sparse layer would be left.
+        """
+        sparse = [name for name in self.names if ways.get(name) != DENSE]
+        losing = losing_layers(self.model, self._root({}), sparse, self.inputs)
+        return ways if len(losing) == len(sparse) else ways | dict.fromkeys(losing, DENSE)
+
+    def copy(self, ways: Mapping[str, str]) -> nn.Module:
+        """The accelerated network; DenseError if it would not do the same as the model."""
+        for name, way in ways.items():
+            if name not in self.names:
+                raise nearest("layer", name, self.names)
+            if way not in WAYS:
+                raise nearest("way", way, WAYS)
+        root = self._root(ways)
+        conversion = Conversion(root)  # the user's own forward runs, over sparse layers
+        if self.traced is not None:
+            graph = Converter(self.traced, root).convert()
+            rank = self.traced.values[0].ndim
+            conversion = Conversion(root, graph, rank, self.traced.constants)
+        fast = accelerated(root, conversion)
+        fault = why_not(self.model, fast, self.inputs)
+        if fault is not None:
+            raise DenseError(f"accelerated, it would not do the same ({fault})")
+        return fast
+
+    def _root(self, ways: Mapping[str, str]) -> nn.Module:
+        """A copy of the model with sparse layers.
+
+        A layer that is to run dense and whose sparse kind cannot stays as it is.
+        """
+        sparse: dict[nn.Module, PackedModule] = {}
+        for name in self.names:
+            way, layer = ways.get(name, SPARSE), self.model.get_submodule(name)
+            twin = self._sparse(name, layer)
+            if way in twin.ways():
+                sparse[layer], twin.way = twin, way
+            elif way != DENSE:
+                raise InputError(
+                    f"{name} cannot run {way!r}: it can run {' or '.join(twin.ways())} "
+                    "(winograd is for 3 x 3 convolutions of stride 1 in one group)."
+                )
+        if not sparse:
+            raise DenseError("all its pruned layers do")
+        return with_sparse_layers(self.model, sparse, self.masks)
+
+    def _sparse(self, name: str, layer: nn.Module) -> PackedModule:
+        """The sparse counterpart of a layer."""
+        own = {key: f"{name}.{key}" for key in layer._parameters}
+        masks = {key: self.masks[full] for key, full in own.items() if full in self.masks}
+        kind = sparse_layer(layer)
+        assert kind is not None  # the names are of those that have one
+        return kind(layer, masks)
+
+
+def _sparse_names(model: nn.Module, masks: Masks, inputs: Any) -> list[str]:
+    """The pruned layers that can run sparse; DenseError if there are none."""
+    found = {
+        name: layer
+        for name, layer in model.named_modules()
+        if name
+        and sparse_layer(layer) is not None
+        and any(f"{name}.{key}" in masks for key in layer._parameters)
+    }
+    needed_whole = _tied(model) | _read_by_torch(model)
+    needed_whole |= read_past_layers(model, found.values(), inputs)
+    names = [n for n, layer in found.items() if needed_whole.isdisjoint(layer.parameters())]
+    if not names:
+        kinds = ", ".join(kind.__name__ for kind in SPARSE_LAYERS)
+        raise DenseError(
+            "no pruned layer of it can run sparse: those that can are "
+            f"{kinds} inside a network, with weights of their own"
+        )
+    return names
+
+
+def _tied(model: nn.Module) -> set[torch.Tensor]:
+    """Parameters that two layers share: they must stay one tensor."""
+    return {
+        model.get_parameter(first)
+        for first, owners in parameter_owners(model).items()
+        if len({(module, name.rpartition(".")[2]) for name, module in owners}) > 1
+    }
+
+
+def _read_by_torch(model: nn.Module) -> set[torch.Tensor]:
+    """Parameters that torch reads past their layers: its fast way through a transformer layer."""
+    layers = [m for m in model.modules() if isinstance(m, nn.TransformerEncoderLayer)]
+    return {parameter for layer in layers for parameter in layer.parameters()}
+
+
+def _lone_tensor(model: nn.Module, inputs: Any) -> torch.Tensor | None:
+    """The one tensor that the model is called on; None of a call with other arguments."""
+    args, kwargs = arguments(model, inputs)
+    lone = args[0] if len(args) == 1 and not kwargs else None
+    return lone if isinstance(lone, torch.Tensor) else None
+
+
+def _traced(model: nn.Module, lone: torch.Tensor | None) -> Traced | None:
+    """The network as a graph with the shape of every tensor; None, with a warning, if it has none.
+
+    A converted graph does not call its modules one by one, so that hooks on them would be lost.
+    """
+    try:
+        if lone is None:
+            raise UntraceableError("it is called on more than one tensor")
+        for name, module in model.named_modules():
+            if module is not model and hooked(module):
+                raise UntraceableError(f"hooks on {name} wait for its calls")
+        return trace_for_training(model, lone, leaf=lambda m: sparse_layer(m) is not None)
+    except Exception as error:  # what a user's forward may raise under tracing has no common kind
+        warnings.warn(
+            f"{type(model).__name__} cannot be traced ({first_line(error)}): its layers "
+            "run sparse one by one, with conversions at their borders.",
+            SnipWarning,
+            stacklevel=6,
+        )
+        return None

@@ -1,0 +1,26 @@
+"""Masks in a notebook."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from snip.common.figures import percent
+from snip.common.html import page, table
+
+if TYPE_CHECKING:
+    from snip.masks.masks import Masks
+
+
+def as_html(masks: Masks) -> str:
+    """How many connections of each parameter are kept, with bars."""
+    kept = [*(int(mask.count_nonzero()) for mask in masks.values()), masks.kept]
+    totals = [*(mask.numel() for mask in masks.values()), masks.total]
+    shares = [part / whole if whole else 0.0 for part, whole in zip(kept, totals, strict=True)]
+    cells = {
+        "parameter": [*masks, "total"],
+        "kept": [f"{count:,}" for count in kept],
+        "of": [f"{count:,}" for count in totals],
+        "share": [percent(share) for share in shares],
+    }
+    kinds = ["" if count else "empty" for count in kept[:-1]]
+    return page(table(cells, bars="share", fractions=shares, kinds=[*kinds, "total"]))

@@ -1,0 +1,236 @@
+"""Linear layers on [batch, tokens, features], traced or not, sparse or dense, Conv1D among them."""
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import snip
+from snip.engine.convert.linear_ways import fastest_linear_ways, input_shapes
+from snip.engine.convert.timings import Timings
+from snip.engine.kernels.library import available
+from snip.engine.layers.linear import PlainLinear, SparseConv1D, SparseLinear
+from snip.engine.layers.table import sparse_layer
+
+pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+
+
+@pytest.fixture(autouse=True)
+def _own_memory(tmp_path, monkeypatch):
+    monkeypatch.setenv("SNIP_CACHE", str(tmp_path))
+    torch.manual_seed(0)
+
+
+class Block(nn.Module):
+    """Half a transformer: what its linear layers see, and attention between them."""
+
+    def __init__(self, width: int = 24, traceable: bool = True) -> None:
+        super().__init__()
+        self.norm, self.traceable = nn.LayerNorm(width), traceable
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, x):
+        if not self.traceable and x.sum() > 1e30:  # torch.fx cannot follow this
+            return x
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        x = x + self.proj(F.scaled_dot_product_attention(q, k, v))
+        x = x + self.down(F.gelu(self.up(x)))
+        return self.head(x.mean(dim=1))
+
+
+def pruned(model: nn.Module, x: torch.Tensor, sparsity: float = 0.7) -> nn.Module:
+    snip.prune(model, (x, torch.zeros(len(x), dtype=torch.int64)), sparsity=sparsity)
+    return model
+
+
+def accelerated(model: nn.Module, x: torch.Tensor, **options) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", snip.SnipWarning)
+        return snip.accelerate(model, x, **options)
+
+
+def assert_equal_networks(model: nn.Module, fast: nn.Module, x: torch.Tensor) -> None:
+    """Outputs, gradients of the input and of every surviving weight, against double precision."""
+    exact, given = copy.deepcopy(model).double(), x.double().requires_grad_()
+    outputs = exact(given)
+    outputs.square().sum().backward()
+    data = x.clone().requires_grad_()
+    found = fast(data)
+    fast.zero_grad()
+    found.square().sum().backward()
+    torch.testing.assert_close(found.double(), outputs, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(data.grad.double(), given.grad, rtol=1e-4, atol=1e-4)
+    for name, layer in fast.named_modules():
+        for key, packed in layer.packed.items() if isinstance(layer, PlainLinear) else ():
+            if layer._parameters[key] is not None:
+                gradient = exact.get_submodule(name)._parameters[key].grad
+                mine = layer._parameters[key].grad.double()
+                torch.testing.assert_close(mine, packed.pack(gradient), rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x).double(), outputs.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("traceable", [True, False])
+@pytest.mark.parametrize("way", ["sparse", "dense"])
+@pytest.mark.parametrize("shape", [(2, 3), (1, 1), (5, 41)])
+def test_tokens_through_a_block(traceable, way, shape):
+    x = torch.randn(*shape, 24)
+    model = pruned(Block(traceable=traceable), x)
+    fast = accelerated(model, x, ways={})
+    layers = {name: m for name, m in fast.named_modules() if isinstance(m, SparseLinear)}
+    assert len(layers) == 5
+    for layer in layers.values():
+        layer.way = way
+    assert_equal_networks(model, fast, x)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_tokens_on_threads(threads):
+    torch.set_num_threads(threads)
+    for shape in ((2, 5), (7, 64)):
+        x = torch.randn(*shape, 24)
+        model = pruned(Block(traceable=False), x)
+        assert_equal_networks(model, accelerated(model, x, ways={}), x)
+
+
+def sparse_linear(way: str = "sparse") -> tuple[nn.Linear, SparseLinear]:
+    layer = nn.Linear(12, 9)
+    mask = torch.rand(9, 12) < 0.4
+    with torch.no_grad():
+        layer.weight.mul_(mask)
+    twin = SparseLinear(layer, {"weight": mask})
+    twin.way = way
+    return layer, twin
+
+
+def test_an_output_can_be_overwritten_and_its_input_not():
+    _, layer = sparse_linear()
+    x = torch.randn(2, 3, 12, requires_grad=True)
+    layer(x).relu_().sum().backward()
+    assert x.grad.shape == x.shape
+    hidden = x * 1
+    made = layer(hidden)
+    hidden.mul_(2)
+    with pytest.raises(RuntimeError, match="inplace"):
+        made.sum().backward()
+
+
+@pytest.mark.parametrize("wanted", [(True, False), (False, True), (False, False)])
+def test_only_wanted_gradients_are_made(wanted):
+    _, layer = sparse_linear()
+    layer.weight.requires_grad_(wanted[0])
+    x = torch.randn(2, 3, 12, requires_grad=wanted[1])
+    layer(x).sum().backward()  # through the bias in any case
+    assert (layer.weight.grad is not None, x.grad is not None) == wanted
+
+
+@pytest.mark.parametrize("way", ["sparse", "dense"])
+def test_wrong_and_empty_inputs_are_torchs_business(way):
+    dense, layer = sparse_linear(way)
+    assert layer(torch.randn(2, 0, 12)).shape == (2, 0, 9)
+    assert torch.equal(layer(torch.ones(12)), layer(torch.ones(1, 12))[0])
+    for bad in (torch.randn(2, 13), torch.randn(3, 4, 9)):
+        with pytest.raises(RuntimeError) as ours:
+            layer(bad)
+        with pytest.raises(RuntimeError) as theirs:
+            dense(bad)
+        assert str(ours.value) == str(theirs.value)
+
+
+def test_a_dense_layer_sees_new_weights_at_once():
+    dense, layer = sparse_linear("dense")
+    x, mask = torch.randn(4, 3, 12), layer.packed["weight"]
+    for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad):
+        for change in (lambda p: p.data.mul_(1.5), lambda p: p.detach().add_(0.3)):
+            with mode():
+                torch.testing.assert_close(layer(x), F.linear(x, layer.whole("weight"), dense.bias))
+            with torch.no_grad():
+                change(layer.weight)
+    layer(x).square().sum().backward()  # after inference mode
+    assert layer.weight.grad.shape == (mask.kept,)
+    again = pickle.loads(pickle.dumps(layer))
+    assert torch.equal(again(x), layer(x))
+    assert not again.__getstate__()["indices"]  # the whole weight is not part of a copy
+
+
+class Known(Timings):
+    """Timings that say what the test wants, and write down what they were asked."""
+
+    def __init__(self, path, fast: str) -> None:
+        super().__init__(path)
+        self.fast, self.asked = fast, []
+
+    def get(self, key, make, measure):
+        make()()  # the work itself must run
+        self.asked.append(key)
+        return 1.0 if key.startswith(self.fast) else 2.0
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("fast", ["dense", "sparse"])
+def test_layers_without_a_graph_run_as_their_shapes_tell(tmp_path, training, fast):
+    x = torch.randn(3, 7, 24)
+    root = accelerated(pruned(Block(traceable=False), x), x, ways={})
+    shapes = input_shapes(root, lambda: root(x))
+    assert shapes == {
+        **{"qkv": (3, 7, 24), "proj": (3, 7, 24), "up": (3, 7, 24), "down": (3, 7, 96)},
+        "head": (3, 24),
+    }
+    assert not any(m._forward_pre_hooks for m in root.modules())
+    timings = Known(tmp_path / "timings.json", fast)
+    chosen = fastest_linear_ways(root, shapes, timings, training=training)
+    assert chosen == (dict.fromkeys(shapes, "dense") if fast == "dense" else {})
+    assert all(m.way == "sparse" and "dense" not in m.indices for m in root.modules()
+               if isinstance(m, PlainLinear))  # fmt: skip
+    assert all(p.grad is None for p in root.parameters())
+
+
+def test_a_very_sparse_layer_with_much_to_do_is_not_timed(tmp_path):
+    layer = nn.Linear(512, 512)
+    net = nn.Sequential(SparseLinear(layer, {"weight": torch.rand(512, 512) < 0.1}))
+    timings = Known(tmp_path / "timings.json", "dense")
+    assert fastest_linear_ways(net, {"0": (8, 64, 512)}, timings, training=True) == {}
+    assert not timings.asked
+    assert fastest_linear_ways(net, {"0": (8, 1, 512)}, timings, training=True) == {"0": "dense"}
+
+
+def test_a_layer_that_raises_leaves_no_hooks():
+    net = nn.Sequential(sparse_linear()[1])
+    with pytest.raises(RuntimeError):
+        input_shapes(net, lambda: net(torch.randn(2, 5)))
+    assert not net[0]._forward_pre_hooks
+
+
+def test_conv1d_of_transformers_runs_sparse():
+    libraries = pytest.importorskip("libraries", reason="transformers is not installed")
+    conv1d = libraries.transformers.pytorch_utils.Conv1D
+
+    class Mlp(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = conv1d(40, 10), conv1d(10, 40)
+
+        def forward(self, x):
+            return self.down(F.gelu(self.up(x)))
+
+    x = torch.randn(3, 30, 10)
+    model = Mlp()
+    snip.prune(
+        model, x, sparsity=0.7, loss_fn=lambda model, x: model(x).square().mean(),
+        params=lambda name, module, parameter: isinstance(module, conv1d) and parameter.ndim == 2,
+    )  # fmt: skip
+    assert sparse_layer(model.up) is SparseConv1D
+    fast = accelerated(model, x, ways={})
+    for way in ("sparse", "dense"):
+        fast.up.way = fast.down.way = way
+        assert_equal_networks(model, fast, x)
+    assert fast.state_dict().keys() == model.state_dict().keys()
+    back = snip.densify(fast)
+    assert type(back.up) is conv1d
+    torch.testing.assert_close(back(x), model(x))

@@ -1,0 +1,92 @@
+"""The one top-k: by a sample and by counting, against a plain stable sort."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snip.selection import topk
+from snip.selection.topk import keep_top
+
+TINY = {"CHUNK": 7, "STRIDE": 3, "MANY": 1, "MOST": 2, "WIDE": 1.0}
+# Few different values, so that ties are common; denormals and both zeros among them.
+VALUES = [0.0, -0.0, 1e-45, 1e-40, 0.5, 0.75, 1.0, 1e30, -1.0, -1e-45]
+
+
+@pytest.fixture
+def _tiny(monkeypatch):
+    """Samples, chunks and refusals in tensors of a few elements."""
+    for name, value in TINY.items():
+        monkeypatch.setattr(topk, name, value)
+
+
+def sorted_masks(scores, kept, within):
+    """What a stable sort of all allowed scores keeps."""
+    rows = [
+        (-float(value), at, name, place)
+        for at, (name, score) in enumerate(scores.items())
+        for place, value in enumerate(score.flatten())
+        if name not in within or within[name].flatten()[place]
+    ]
+    masks = {name: torch.zeros(score.numel(), dtype=torch.bool) for name, score in scores.items()}
+    for _, _, name, place in sorted(rows)[:kept]:
+        masks[name][place] = True
+    return {name: mask.reshape(scores[name].shape) for name, mask in masks.items()}
+
+
+@st.composite
+def races(draw):
+    sizes = draw(st.lists(st.integers(0, 40), min_size=1, max_size=4))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
+    elements = st.sampled_from(VALUES) | st.floats(-4, 4, width=16)
+    scores = {
+        f"layer{i}": torch.tensor(draw(st.lists(elements, min_size=n, max_size=n)), dtype=dtype)
+        for i, n in enumerate(sizes)
+    }
+    within = {}
+    if draw(st.booleans()):
+        flags = draw(st.lists(st.booleans(), min_size=sizes[0], max_size=sizes[0]))
+        within["layer0"] = torch.tensor(flags, dtype=torch.bool)
+    left = sum(int(within[n].sum()) if n in within else s.numel() for n, s in scores.items())
+    return scores, draw(st.integers(0, left)), within
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_the_sample_decides_and_is_refused_in_these_tests():
+    """So that the property below tries both roads."""
+    torch.manual_seed(0)
+    race = topk._Race({"w": torch.rand(300)}, {}, {"w": 1}, torch.float32)
+    assert race.by_sample(60) is not None
+    equal = topk._Race({"w": torch.ones(300)}, {}, {"w": 1}, torch.float32)
+    assert equal.by_sample(60) is None
+
+
+@given(race=races())
+def test_any_race_ends_as_a_stable_sort(race):
+    scores, kept, within = race
+    expected = sorted_masks(scores, kept, within)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in TINY.items():
+            patch.setattr(topk, name, value)
+        found = keep_top(scores, kept, within)
+    for name, mask in expected.items():
+        assert torch.equal(found[name], mask)
+
+
+@pytest.mark.parametrize("kept", [1, 1000, 300_000, 1_400_000])
+@pytest.mark.parametrize("kind", ["spread", "rounded", "constant", "mostly zero"])
+def test_a_large_race_ends_as_by_counting(kept, kind):
+    torch.manual_seed(0)
+    scores = {"a": torch.rand(1_000_000), "b": torch.rand(500_000).mul_(3), "c": torch.rand(3)}
+    for score in scores.values():
+        if kind == "rounded":
+            score.mul_(50).round_()
+        elif kind == "constant":
+            score.fill_(0.5)
+        elif kind == "mostly zero":
+            score.mul_(score > 0.9)
+    found = keep_top(scores, kept)
+    race = topk._Race(scores, {}, dict.fromkeys(scores, 1), torch.float32)
+    assert sum(int(mask.sum()) for mask in found.values()) == kept
+    for name, mask in race.by_counting(kept).items():
+        assert torch.equal(found[name], mask)
