@@ -12,13 +12,13 @@ from snip.cli.options import Threads, option, switch
 from snip.common.console import remark, say, show_table, size
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
+from snip.common.figures import percent
 from snip.common.places import exists
 from snip.engine.choice import ENGINES
 from snip.export import compact
 from snip.masks import Masks
 from snip.models import build
 from snip.reports.pictures import survivors
-from snip.reports.text import percent
 from snip.runs import RunConfig, RunResult, run
 from snip.runs.folder import RESULT, SELECTED
 from snip.training.journal import MASKS

@@ -10,10 +10,10 @@ import torch
 
 from snip.cli.reading import State, Weights, network_of
 from snip.common.errors import FileError, InputError
+from snip.common.figures import percent
 from snip.common.places import exists
 from snip.masks import Masks
 from snip.reports.report import Report, report
-from snip.reports.text import percent
 from snip.runs import RunResult, chance_note
 from snip.runs.folder import CONFIG, RESULT, SUMS, read_config
 from snip.runs.sums import Changes, changes

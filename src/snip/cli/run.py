@@ -21,7 +21,7 @@ from snip.cli.length import chosen_length
 from snip.cli.options import DataDir, Device, Download, Threads, option, switch
 from snip.common.console import remark, show_facts
 from snip.common.device import set_up_torch
-from snip.reports.text import percent
+from snip.common.figures import percent
 from snip.runs import RunConfig, RunResult, chance_note, resolve_model, run
 from snip.runs.folder import BEGUN, FINISHED, STOPPED, require_own, state_of
 

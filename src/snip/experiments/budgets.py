@@ -21,6 +21,7 @@ import torch
 from snip.common.console import complain, remark, show_table
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
+from snip.common.figures import percent
 from snip.common.files import read_json, write_json
 from snip.common.places import exists
 from snip.common.timing import best_times
@@ -30,7 +31,6 @@ from snip.engine.choice import ENGINES
 from snip.engine.fused.step import training_step
 from snip.experiments.budget_arms import ARMS, SETTINGS, Arm, one_engine, plan
 from snip.masks import Masks, empty_layers, versions
-from snip.reports.text import percent
 from snip.runs import RunConfig, RunResult, draw_network, prepare, run
 from snip.runs.folder import REPORT
 from snip.runs.result import environment

@@ -7,9 +7,9 @@ import math
 import torch
 
 from snip.common.errors import listed
+from snip.common.figures import percent
 from snip.common.places import exists
 from snip.masks import Masks, empty_layers
-from snip.reports.text import percent
 from snip.runs.result import RunResult
 from snip.training.journal import MASKS
 
