@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hostile_kinds import KINDS, NOTHING, digest
+from hostile_kinds import KINDS, NOTHING, WIDE, digest
 
 from snip.common.errors import InputError, SnipWarning
+
+LONGEST = 2500  # characters of a refusal, whatever it quotes
 
 
 def nodes(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -70,6 +72,7 @@ def refused(read_it: Callable[[], Any]) -> tuple[bool, Any]:
     except InputError as error:
         sentence, causes = str(error), list(chain_of(error))
     assert sentence
+    assert len(sentence) < LONGEST, f"a sentence of {len(sentence)} characters"
     assert sentence.isprintable(), repr(sentence)
     # Memory that could not be had was asked for: no file may do that.
     assert not any(isinstance(e, MemoryError) or "allocate" in str(e) for e in causes), sentence
@@ -99,7 +102,7 @@ def attack(seed: int) -> None:
             return
         part, tree = chance.choice(sorted(trees.items()))
         place = chance.choice(list(nodes(tree)))
-        kind.write(path, part, altered(tree, place, chance.choice(kind.hostile)))
+        kind.write(path, part, altered(tree, place, chance.choice((*kind.hostile, *WIDE))))
         refused(lambda: kind.read(path))
 
 

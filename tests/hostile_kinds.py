@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import hashlib
 import json
+import pickle
 import random
 import struct
 import tempfile
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from networks import make
 from safetensors.torch import load_file, save_file
@@ -22,6 +25,7 @@ import snip
 from snip.cli.reading import Weights, read
 from snip.common.errors import InputError, SnipWarning
 from snip.data import DATASETS
+from snip.data.cifar import python_layout
 from snip.data.idx import read_idx
 from snip.export import compact
 from snip.export.shrink import shrink
@@ -40,6 +44,21 @@ HOSTILE: tuple[Any, ...] = (
     "float64", "\x1b]0;owned\x07", "\ud800", [], {}, [[0]], [2**20, 2**20], [0] * 4096,
     {"": {}}, {"a": 1}, NOTHING,
 )  # fmt: skip
+# Long and wide ones, which take time or fill a message if nobody counts them first. They take time
+# to write as well, so that only random attacks try them.
+WIDE = ("long " * 200_000, [2**62] * 20_000, [[]] * 100_000, {str(n): n for n in range(20_000)})
+
+
+def shared(make: Callable[[list[Any]], Any]) -> Any:
+    """A few containers that hold one another: a pickle of kilobytes, and values without end."""
+    value = make([1])
+    for _ in range(17):
+        value = make([value] * 10)
+    return value
+
+
+# What a pickle can hold and JSON cannot.
+HOSTILE_SHARED = (shared(list), shared(tuple), shared(lambda parts: dict(enumerate(parts))))
 # A checkpoint may hold tensors too: of other sizes and kinds, and larger than what it holds.
 HOSTILE_TENSORS = (
     torch.zeros(()), torch.zeros(3), torch.zeros(3, dtype=torch.int64), torch.zeros(1, 0),
@@ -199,17 +218,28 @@ def history(path: Path) -> Any:
 IDENTITY = {**TrainConfig(iterations=4, lr_drops=()).to_dict(), "masks": None}
 
 
-def training_parts() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "adam": partial(torch.optim.Adam, lr=0.1),
+}
+
+
+def training_parts(kind: str) -> tuple[torch.nn.Module, torch.optim.Optimizer, Callable[[], None]]:
+    """A network with one step behind it, its optimiser, and a function that takes a step."""
     torch.manual_seed(0)
     model, (inputs, _) = make("conv")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    model(inputs).sum().backward()
-    optimizer.step()
-    return model, optimizer
+    optimizer = OPTIMIZERS[kind](model.parameters())
+
+    def step() -> None:
+        model(inputs).sum().backward()
+        optimizer.step()
+
+    step()
+    return model, optimizer, step
 
 
-def make_checkpoint(folder: Path) -> Path:
-    model, optimizer = training_parts()
+def make_checkpoint(folder: Path, kind: str = "sgd") -> Path:
+    model, optimizer, _ = training_parts(kind)
     line = Metrics(4, 1.0, 0.1, 1.0, 0.5, 1.0, 0.5, 1.0, 0.5, 0.0, 1.0, 9.0)
     state = State(4, 1.0, 1.0, history=[line], selected=snapshot(model))
     save_checkpoint(
@@ -222,19 +252,92 @@ def make_checkpoint(folder: Path) -> Path:
     return folder / "checkpoint.pt"
 
 
-def read_checkpoint(path: Path) -> Any:
-    model, optimizer = training_parts()
-    before = snapshot(model)
+def read_checkpoint(path: Path, kind: str = "sgd") -> Any:
+    """What is restored. One more step must be possible then, and nothing is changed if not."""
+    model, optimizer, step = training_parts(kind)
+    before = digest([snapshot(model), optimizer.state_dict()])
     try:
-        state = restore(path, model=model, optimizer=optimizer, identity=IDENTITY)
+        state = restore(
+            path,
+            model=model,
+            optimizer=optimizer,
+            identity=IDENTITY,
+            validates=True,
+            stepped=True,
+        )
     except InputError:
-        assert digest(snapshot(model)) == digest(before)
+        assert digest([snapshot(model), optimizer.state_dict()]) == before
         raise
-    return snapshot(model), optimizer.state_dict(), state.to_dict()
+    found = snapshot(model), copy.deepcopy(optimizer.state_dict()), state.to_dict()
+    step()
+    return found
 
 
 def write_checkpoint(path: Path, part: str, tree: Any) -> None:
-    torch.save(tree, path)
+    torch.save(tree if part == "file" else {**load_checkpoint(path), part: tree}, path)
+
+
+def checkpoint_kind(name: str, part: str) -> Kind:
+    """Checkpoints of an optimiser, altered in one part or in the whole file."""
+    return Kind(
+        lambda folder: make_checkpoint(folder, name),
+        lambda path: read_checkpoint(path, name),
+        lambda path: {part: {"file": load_checkpoint(path), **load_checkpoint(path)}[part]},
+        write_checkpoint,
+        hostile=(*HOSTILE, *HOSTILE_TENSORS, *HOSTILE_SHARED),
+    )
+
+
+class Pickled:
+    """A pickle of it asks to call something, as numpy's arrays do."""
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    def __reduce__(self) -> Any:
+        return self.parts
+
+
+def make_cifar(folder: Path) -> Path:
+    place = folder / "cifar-10-batches-py"
+    place.mkdir()
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        write_cifar(place / name, "file", CIFAR)
+    return place / "test_batch"
+
+
+PIXELS = random.Random(0).randbytes(3 * 3072)
+CIFAR = {
+    "shape": [3, 3072],
+    "dtype": "u1",
+    "fortran": False,
+    "content": PIXELS,
+    "labels": [1, 2, 3],
+}
+
+
+def cifar_trees(path: Path) -> dict[str, Any]:
+    return {"file": dict(CIFAR)}
+
+
+def write_cifar(path: Path, part: str, tree: Any) -> None:
+    """A pickle as numpy writes it, whatever its fields are."""
+    content = tree
+    if isinstance(tree, dict):
+        shape, dtype, fortran, data, labels = (tree.get(name) for name in CIFAR)
+        shape = tuple(shape) if isinstance(shape, list) else shape
+        kind = Pickled(np.dtype, (dtype, False, True), (3, "|", None, None, None, -1, -1, 0))
+        state = (1, shape, kind, fortran, data)
+        array = Pickled(np.zeros(0).__reduce__()[0], (np.ndarray, (0,), b"b"), state)
+        content = {"data": array, "labels": labels}
+    path.write_bytes(pickle.dumps(content, protocol=4))
+
+
+def read_cifar(path: Path) -> Any:
+    reader = python_layout(path.parent.parent, DATASETS["cifar-10"])
+    assert reader is not None
+    found = reader().test
+    return found.images, found.labels
 
 
 def make_idx(folder: Path) -> Path:
@@ -265,12 +368,15 @@ KINDS = {
     "engine": run_file("engine.json", lambda p: read_choice(p)[0].to_dict(), summed=False),
     "sums": run_file("sums.json", lambda p: changes(p.parent), summed=False),
     "weights": run_file("selected.safetensors", read_weights)._replace(trees=lambda path: {}),
-    "checkpoint": Kind(
-        make_checkpoint,
-        read_checkpoint,
-        lambda path: {"file": load_checkpoint(path)},
-        write_checkpoint,
-        hostile=(*HOSTILE, *HOSTILE_TENSORS),
+    "checkpoint": checkpoint_kind("sgd", "file"),
+    "checkpoint, adam": checkpoint_kind("adam", "optimizer"),
+    "cifar": Kind(
+        make_cifar,
+        read_cifar,
+        cifar_trees,
+        write_cifar,
+        summed=False,
+        hostile=(*HOSTILE, *HOSTILE_SHARED),
     ),
     "idx": Kind(make_idx, lambda path: read_idx(path, DATASETS["mnist"], 3), idx_trees, write_idx),
 }

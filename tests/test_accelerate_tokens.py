@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import snip
-from snip.engine.convert.linear_ways import fastest_linear_ways, input_shapes
+from snip.engine.convert.linear_ways import dense_linear_wins
 from snip.engine.convert.timings import Timings
 from snip.engine.kernels.library import available
 from snip.engine.layers.linear import PlainLinear, SparseConv1D, SparseLinear
@@ -174,37 +174,21 @@ class Known(Timings):
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("fast", ["dense", "sparse"])
-def test_layers_without_a_graph_run_as_their_shapes_tell(tmp_path, training, fast):
-    x = torch.randn(3, 7, 24)
-    root = accelerated(pruned(Block(traceable=False), x), x, ways={})
-    shapes = input_shapes(root, lambda: root(x))
-    assert shapes == {
-        **{"qkv": (3, 7, 24), "proj": (3, 7, 24), "up": (3, 7, 24), "down": (3, 7, 96)},
-        "head": (3, 24),
-    }
-    assert not any(m._forward_pre_hooks for m in root.modules())
+def test_a_layer_on_tokens_runs_as_it_is_timed(tmp_path, training, fast):
+    layer = SparseLinear(nn.Linear(24, 48), {"weight": torch.rand(48, 24) < 0.5})
     timings = Known(tmp_path / "timings.json", fast)
-    chosen = fastest_linear_ways(root, shapes, timings, training=training)
-    assert chosen == (dict.fromkeys(shapes, "dense") if fast == "dense" else {})
-    assert all(m.way == "sparse" and "dense" not in m.indices for m in root.modules()
-               if isinstance(m, PlainLinear))  # fmt: skip
-    assert all(p.grad is None for p in root.parameters())
+    assert dense_linear_wins(layer, (3, 7, 24), timings, training) == (fast == "dense")
+    assert layer.way == "sparse"
+    assert "dense" not in layer.indices
+    assert all(p.grad is None for p in layer.parameters())
 
 
 def test_a_very_sparse_layer_with_much_to_do_is_not_timed(tmp_path):
-    layer = nn.Linear(512, 512)
-    net = nn.Sequential(SparseLinear(layer, {"weight": torch.rand(512, 512) < 0.1}))
+    layer = SparseLinear(nn.Linear(512, 512), {"weight": torch.rand(512, 512) < 0.1})
     timings = Known(tmp_path / "timings.json", "dense")
-    assert fastest_linear_ways(net, {"0": (8, 64, 512)}, timings, training=True) == {}
+    assert not dense_linear_wins(layer, (8, 64, 512), timings, True)
     assert not timings.asked
-    assert fastest_linear_ways(net, {"0": (8, 1, 512)}, timings, training=True) == {"0": "dense"}
-
-
-def test_a_layer_that_raises_leaves_no_hooks():
-    net = nn.Sequential(sparse_linear()[1])
-    with pytest.raises(RuntimeError):
-        input_shapes(net, lambda: net(torch.randn(2, 5)))
-    assert not net[0]._forward_pre_hooks
+    assert dense_linear_wins(layer, (8, 1, 512), timings, True)
 
 
 def test_conv1d_of_transformers_runs_sparse():

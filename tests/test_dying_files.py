@@ -106,6 +106,38 @@ def test_deleted_metrics_are_noticed_and_written_again_by_the_next_run(
     assert len(path.read_text().splitlines()) == 3
 
 
+def linked(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/null")
+
+
+def replaced(path: Path) -> None:
+    copied = path.with_name("copy")
+    shutil.copy(path, copied)
+    copied.replace(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        linked,
+        replaced,
+        lambda path: path.write_text(""),
+        lambda path: path.write_text(path.read_text() + "x"),
+        lambda path: (path.unlink(), path.mkdir()),
+    ],
+)
+def test_metrics_that_somebody_else_writes_are_noticed(
+    mnist: Dataset, tmp_path: Path, change: Callable[[Path], object]
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with pytest.raises(FileError, match=r"metrics\.jsonl was replaced or altered while"):
+        train(
+            chancy_network(), mnist, CONFIG,
+            folder=tmp_path, on_metrics=at(8, lambda: change(path)), progress=False,
+        )  # fmt: skip
+
+
 def test_a_deleted_checkpoint_is_not_called_safe(mnist: Dataset, tmp_path: Path) -> None:
     def delete() -> None:
         for name in ("metrics.jsonl", "checkpoint.pt"):

@@ -8,6 +8,7 @@ import torch
 from snip.common.errors import InputError
 from snip.engine import kernels
 from snip.engine.kernels import structs
+from snip.engine.kernels.constants import CONV, LINEAR, MAX_POOL, RECTIFIER
 from snip.engine.kernels.library import kernel
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=str(kernels.reason()))
@@ -125,6 +126,91 @@ def test_a_network_checks_its_batch():
             kernel("network_forward")(byref(network), AT, AT, batch, 1)
         with pytest.raises(InputError, match="1 sample or more"):
             kernel("network_gradients")(byref(network), AT, AT, AT, outcomes, batch, 1)
+
+
+def one_layer(**fields):
+    usual = {"kind": RECTIFIER, "inputs": 4, "outputs": 4, "values_at": -1, "bias_at": -1}
+    return structs.LayerStruct(**(usual | fields))
+
+
+def run_network(*layers, lanes=16, gradients=0, runs=()):
+    """A forward and a training call of a network that is made of these layers."""
+    made = (structs.LayerStruct * len(layers))(*layers)
+    reads = torch.tensor([0, layers[0].inputs, *runs], dtype=torch.int32)
+    network = structs.NetworkStruct(
+        *(addressof(made), len(layers), lanes, gradients, reads.data_ptr(), len(reads) // 2)
+    )
+    outcomes, labels = (structs.OutcomeStruct * 1)(), torch.zeros(64, dtype=torch.int64)
+    kernel("network_forward")(byref(network), AT, AT, 1, 1)
+    kernel("network_gradients")(byref(network), AT, labels.data_ptr(), AT, outcomes, 1, 1)
+
+
+SQUARE = {"in_channels": 1, "in_h": 2, "in_w": 2, "out_h": 2, "out_w": 2, "grid_h": 0}
+POOL = {f"{name}_{axis}": 1 for axis in "hw" for name in ("kernel", "stride", "dilation")}
+POOL |= {f"{name}_{axis}": 2 for axis in "hw" for name in ("in", "out")}
+
+
+def conv_plan(**fields):
+    return structs.ConvPlanStruct(**(PLAN | STEPS | SQUARE | fields))
+
+
+def test_a_network_that_fits_is_run():
+    run_network(one_layer())
+    window = structs.WindowStruct(**POOL)
+    run_network(one_layer(), one_layer(kind=MAX_POOL, window=addressof(window)))
+    rows = torch.zeros(5, dtype=torch.int32)
+    run_network(one_layer(kind=LINEAR, rowptr=rows.data_ptr(), t_rowptr=rows.data_ptr()))
+
+
+@pytest.mark.parametrize("kind", [LINEAR, CONV, MAX_POOL])
+def test_a_network_checks_that_nothing_is_missing(kind):
+    with pytest.raises(InputError, match="the address 0"):
+        run_network(one_layer(kind=kind))
+    with pytest.raises(InputError, match="the address 0"):
+        run_network(one_layer(bias_count=1))
+
+
+def test_a_network_checks_that_its_layers_follow_one_another():
+    with pytest.raises(InputError, match="one before it makes, not 4194304"):
+        run_network(one_layer(), one_layer(inputs=1 << 22, outputs=1 << 22))
+    with pytest.raises(InputError, match="as many outputs as inputs, not 3"):
+        run_network(one_layer(outputs=3))
+    with pytest.raises(InputError, match="1 input or more"):
+        run_network(one_layer(), one_layer(inputs=1 << 40))
+    for runs in ((0, 5), (-1, 2), (3, 2)):
+        with pytest.raises(InputError, match="do not end at"):
+            run_network(one_layer(), runs=runs)
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"lanes": 8}, "other lanes than its network, namely 8"),
+        ({"in_h": 3}, "does not read 4"),
+        ({"out_channels": 2}, "does not make 4"),
+    ],
+)
+@pytest.mark.parametrize("part", ["forward", "backward", "weights"])
+def test_a_network_checks_its_convolutions(part, fields, match):
+    plans = {name: conv_plan() for name in ("forward", "backward", "weights")}
+    plans[part] = conv_plan(**fields)
+    addresses = {name: addressof(plan) for name, plan in plans.items()}
+    with pytest.raises(InputError, match=match):
+        run_network(one_layer(kind=CONV, **addresses))
+
+
+def test_a_network_checks_its_poolings():
+    window = structs.WindowStruct(**(POOL | {"in_h": 3}))
+    with pytest.raises(InputError, match="of another size than its input of 4"):
+        run_network(one_layer(kind=MAX_POOL, window=addressof(window)))
+
+
+@pytest.mark.parametrize("fields", [{"values_at": 1}, {"bias_at": 1}])
+def test_a_network_checks_where_its_gradients_go(fields):
+    rows = torch.tensor([0, 0, 0, 0, 4], dtype=torch.int32)
+    layer = one_layer(kind=LINEAR, rowptr=rows.data_ptr(), cols=IN, values=AT, **fields)
+    with pytest.raises(InputError, match="do not fit into 4"):
+        run_network(layer, gradients=4)
 
 
 def test_an_update_checks_its_lengths():

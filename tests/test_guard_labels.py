@@ -1,6 +1,7 @@
 """All labels that cross-entropy accepts: the fused step and the ordinary loop agree on them."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from test_training_step import assert_same, mlp, ordinary, pair_of_networks
 from torch import nn
 
 import snip
+from snip.engine.fused.program import MOST_PROGRAMS
 from snip.engine.kernels.library import available
 from snip.training import train_step
 
@@ -122,3 +124,63 @@ def test_a_lone_sample_without_a_batch():
     assert train_step(model, optimizer, x, label)[1] == 0
     assert train_step(model, optimizer, x, (label + 1) % 3)[1] == 1
     assert train_step(model, optimizer, x, F.one_hot(label, 3).float())[1] == 0
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_answers_that_are_no_numbers_are_counted_as_torch_does(number):
+    """A NaN is the largest answer of all, and the first of several counts."""
+    fast, other, (images, _) = pair_of_networks(mlp)
+    for network in (fast, other):
+        with torch.no_grad():
+            network[-1].bias[2::3] = number  # the third class, and the sixth
+    labels = torch.arange(len(images)) % 7
+    step, theirs = steps_of(fast, other)
+    loss, wrong = step(images, labels)
+    wanted = train_step(other, theirs, images, labels)
+    assert (wrong, math.isfinite(loss)) == (wanted[1], math.isfinite(wanted[0]))
+
+
+def test_images_of_inference_mode_are_left_to_torch():
+    fast, _, (images, labels) = pair_of_networks(mlp)
+    with torch.inference_mode():
+        made = images.clone()
+    straight = fast.snip_conversion.straight
+    assert straight.takes_batch(images, labels)
+    assert not straight.takes_batch(made, labels)
+
+
+@pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay"])
+def test_settings_that_are_tensors_are_read_at_every_step(name):
+    fast, other, (images, labels) = pair_of_networks(mlp)
+    settings = [{"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1} for _ in range(2)]
+    for mine in settings:
+        mine[name] = torch.tensor(mine[name])
+    mine, theirs = (
+        torch.optim.SGD(network.parameters(), **given)
+        for network, given in zip((fast, other), settings, strict=True)
+    )
+    step = snip.training_step(fast, mine)
+    for value in (0.1, 0.5):
+        for given in settings:
+            given[name].fill_(value)
+        step(images, labels)
+        ordinary(other, theirs, images, labels)
+    assert_same(fast, other)
+
+
+def test_settings_of_another_kind_are_refused_by_torch():
+    fast, _, (images, labels) = pair_of_networks(mlp)
+    optimizer = torch.optim.SGD(fast.parameters(), lr=0.1, momentum=0.9)
+    step = snip.training_step(fast, optimizer)
+    step(images, labels)
+    optimizer.param_groups[0]["momentum"] = "0.9"
+    with pytest.raises(TypeError, match="mul_"):
+        step(images, labels)
+
+
+def test_the_programs_of_a_network_are_bounded():
+    fast, other, (images, _) = pair_of_networks(mlp, count=64)
+    with torch.no_grad():
+        for count in range(1, 65):
+            torch.testing.assert_close(fast(images[:count]), other(images)[:count])
+    assert len(fast.snip_conversion.straight._programs) == MOST_PROGRAMS

@@ -13,7 +13,7 @@ import snip
 from snip.common.errors import FileError, InputError
 from snip.data import load
 from snip.engine.kernels.library import available
-from snip.engine.kernels.memory import pointer, readable
+from snip.engine.kernels.memory import memory_of, pointer, readable
 from snip.training import train
 
 pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
@@ -204,5 +204,77 @@ def test_parameters_that_are_no_parameters_any_more():
     fast, _, _, _, step, batch = trained()
     layer = next(m for m in fast.modules() if isinstance(getattr(m, "weight", None), nn.Parameter))
     layer.weight = nn.Parameter(torch.zeros(2))
+    with pytest.raises(InputError, match="values must be"):
+        step(*batch)
+
+
+def in_place(buffer: torch.Tensor, change) -> torch.Tensor:
+    """Let the same tensor look at its memory in another way."""
+    buffer.data = change(buffer.data)
+    return buffer
+
+
+AT_THE_SAME_ADDRESS = [
+    lambda t: t[:-1],
+    lambda t: t.view(torch.int32),
+    lambda t: t[None],
+    lambda t: t[:1].expand(len(t)),
+    lambda t: torch.as_strided(t, (len(t) // 2,), (2,)),
+    torch._neg_view,
+]
+
+
+@pytest.mark.parametrize("change", AT_THE_SAME_ADDRESS)
+def test_another_view_at_the_same_address_is_another_memory(change):
+    tensor = torch.zeros(8)
+    before = memory_of(tensor)
+    assert memory_of(tensor.view(8)) == before
+    in_place(tensor, change)
+    assert tensor.data_ptr() == before[0]
+    assert memory_of(tensor) != before
+
+
+def test_a_storage_of_another_size_at_the_same_address_is_another_memory():
+    room = torch.zeros(16)
+    small, large = room[:8].clone(), room[:8]
+    assert memory_of(small)[1:] != memory_of(large)[1:]
+    assert memory_of(room[:8]) != memory_of(torch.as_strided(room[4:], (8,), (1,)))
+
+
+@pytest.mark.parametrize("change", AT_THE_SAME_ADDRESS[:5])
+def test_momentum_that_looks_elsewhere_is_never_misread(change):
+    fast, other, mine, theirs, step, batch = trained()
+    for optimizer in (mine, theirs):
+        in_place(buffers(optimizer)[0]["momentum_buffer"], change)
+    try:
+        ordinary(other, theirs, *batch)
+    except RuntimeError:  # what torch refuses, the fused step refuses
+        with pytest.raises(RuntimeError):
+            step(*batch)
+        return
+    step(*batch)
+    assert_same(fast, other, 1e-3)
+
+
+@pytest.mark.parametrize("change", [lambda w: w[:-1], lambda w: w[:1].expand(len(w))])
+def test_a_weight_that_looks_elsewhere_is_never_misread(change):
+    fast, _, _, _, step, (images, labels) = trained()
+    in_place(next(fast.parameters()), change)
+    with torch.no_grad(), pytest.raises(InputError, match="values must be"):
+        fast(images)
+    with pytest.raises(InputError, match="values must be"):
+        step(images, labels)
+
+
+def test_a_storage_that_shrank_and_came_back_to_its_address_is_refused():
+    """The allocator gives the same address again, sooner or later."""
+    fast, _, _, _, step, batch = trained()
+    weight = next(fast.parameters())
+    storage = weight.untyped_storage()
+    address, size = storage.data_ptr(), storage.nbytes()
+    for attempt in range(20_000):
+        storage.resize_(size - 4 - attempt % 60 * 4)
+        if storage.data_ptr() == address:
+            break
     with pytest.raises(InputError, match="values must be"):
         step(*batch)

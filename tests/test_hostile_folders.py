@@ -114,6 +114,17 @@ def test_altered_weights_are_refused(snip: Snip, folder: Path, name: str) -> Non
     assert "was altered" in error
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no /proc here")
+@pytest.mark.parametrize("name", ["report.json", "result.json", "masks.safetensors"])
+def test_a_file_that_cannot_be_read_is_named(snip: Snip, folder: Path, name: str) -> None:
+    """The system calls it an ordinary file, and reading it fails."""
+    (folder / name).unlink()
+    (folder / name).symlink_to("/proc/self/mem")
+    code, _, error = snip("inspect", folder)
+    assert code == 2
+    assert f"{name} is damaged" in error.replace("\n", " ")
+
+
 def test_a_folder_without_sums_is_read(folder: Path) -> None:
     """An unfinished run has none, and neither has one of an earlier version."""
     (folder / "sums.json").unlink()

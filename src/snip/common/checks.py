@@ -8,11 +8,12 @@ import sys
 import types
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
-import torch
+from snip.common.errors import InputError, KindError, nearest, shortened, shown
 
-from snip.common.errors import InputError, KindError, nearest
+if TYPE_CHECKING:  # torch takes long to import, and `snip --help` needs none of it
+    import torch
 
 LARGEST = 2.0**64  # of a number in a file: counts, seeds and seconds are below
 
@@ -31,7 +32,7 @@ def check_kinds(value: Any, what: str) -> None:
     for name, hint in _hints(cls).items():
         found = getattr(value, name)
         if not fits(found, hint):
-            raise KindError(f"{name} of {what} is {found!r}: it must be {_named(hint)}.")
+            raise KindError(f"{name} of {what} is {shown(found)}: it must be {_named(hint)}.")
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -66,7 +67,8 @@ def _named(hint: Any) -> str:
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """A sentence with the first four differences of two configurations; empty if there is none."""
     changed = [
-        f"{key} {theirs.get(key, 'default')!r} there, {ours.get(key, 'default')!r} here"
+        f"{shortened(str(key), 100)} {shown(theirs.get(key, 'default'))} there, "
+        f"{shown(ours.get(key, 'default'))} here"
         for key in sorted({*theirs, *ours})
         if theirs.get(key) != ours.get(key)
     ]
@@ -83,22 +85,22 @@ def checked_number(
 ) -> float:
     """`value` as a float. Raises if it is no number or lies outside the limits."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise KindError(f"{name} is {value!r}, a {type(value).__name__}: give a number.")
+        raise KindError(f"{name} is {shown(value)}, a {type(value).__name__}: give a number.")
     low = f"at least {least:g}" if above is None else f"above {above:g}"
     inside = value >= least if above is None else value > above
     # A whole number may be too large for a float. NaN is refused too.
     if not (inside and value < below and value <= sys.float_info.max):
         high = "finite" if math.isinf(below) else f"below {below:g}"
-        raise InputError(f"{name} is {value!r}: it must be {low} and {high}.")
+        raise InputError(f"{name} is {shown(value)}: it must be {low} and {high}.")
     return float(value)
 
 
 def checked_whole(name: str, value: Any, *, least: int) -> int:
     """`value`. Raises if it is no whole number or less than `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise KindError(f"{name} is {value!r}, a {type(value).__name__}: give a whole number.")
+        raise KindError(f"{name} is {shown(value)}, a {type(value).__name__}: give a whole number.")
     if value < least:
-        raise InputError(f"{name} is {value}: it must be at least {least}.")
+        raise InputError(f"{name} is {shown(value)}: it must be at least {least}.")
     return value
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+LONGEST = 2000  # characters of a message: it may quote a file, which may have megabytes of them
 
 # Of two names with this much in common (difflib's measure) one is probably a slip for the other.
 LIKE = 0.6
@@ -14,7 +18,7 @@ class InputError(ValueError):
 
     def __str__(self) -> str:
         # A message may quote a file, and a terminal obeys what a file holds.
-        return escaped(str(self.args[0]), keep="\n") if self.args else ""
+        return escaped(shortened(str(self.args[0])), keep="\n") if self.args else ""
 
 
 class KindError(InputError, TypeError):
@@ -40,22 +44,55 @@ def escaped(text: str, keep: str = "") -> str:
     )
 
 
+class _Short(reprlib.Repr):
+    """Python's repr, of a few parts of a few levels: it takes no time either, whatever the value.
+
+    Containers that hold one another several times have a repr that never ends.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxdict = 3, 4
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = 6
+        self.maxstring = self.maxother = 100
+
+    def repr_int(self, x: int, _level: int) -> str:
+        # Python refuses to write a number of thousands of digits.
+        return repr(x) if abs(x) < 1 << 256 else f"a number of {x.bit_length()} bits"
+
+    def repr_bytes(self, x: bytes, _level: int) -> str:
+        return repr(x[:20]) + ("..." if len(x) > 20 else "")
+
+
+_SHORT = _Short()
+
+
+def shown(value: Any) -> str:
+    """A value as a message quotes it: its repr, shortened."""
+    return shortened(_SHORT.repr(value), 300)
+
+
+def shortened(text: str, most: int = LONGEST) -> str:
+    """Text without what is beyond so many characters."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def listed(names: Sequence[object]) -> str:
     """The first few of many names."""
-    shown = ", ".join(repr(name) for name in names[:5])
-    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    few = ", ".join(shown(name) for name in names[:5])
+    return few + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def nearest(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for an unknown name, with the nearest known one."""
     names = sorted(known)
     plain = {_letters(known_name): known_name for known_name in names}
-    wanted = _letters(str(name))
+    wanted = _letters(shortened(str(name), 100))
     # "lenet5" is the beginning of "lenet-5-caffe", though "alexnet-s" shares as many letters.
     close = [p for p in plain if wanted and p.startswith(wanted)]
     close = close or difflib.get_close_matches(wanted, plain, n=1, cutoff=LIKE)
     hint = f"did you mean {plain[close[0]]!r}? " if close else ""
-    return InputError(f"unknown {kind} {name!r}: {hint}Known: {', '.join(names)}.")
+    return InputError(f"unknown {kind} {shown(name)}: {hint}Known: {', '.join(names)}.")
 
 
 def first_line(error: Exception) -> str:

@@ -19,7 +19,8 @@ from snip.common.places import PathLike, exists, forbidden, require_ordinary, un
 
 NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # a full disk, a used-up quota
 TEMPORARY = ".snip-tmp-"  # how the name of a file begins that is still being written
-LARGEST_TEXT = 1 << 28  # bytes; no JSON file of ours comes near, and a larger one fills the memory
+# Bytes of a JSON text: none of ours comes near, and Python takes up to 24 times as many for it.
+LARGEST_JSON = 1 << 23
 ANOTHER = "put back a copy, delete its folder, or choose another one"
 
 
@@ -81,7 +82,7 @@ def reading(path: PathLike, *, what: str = "file", fix: str = ANOTHER) -> Iterat
         raise damaged(path, error, fix) from None
 
 
-def read_bytes(path: PathLike, *, most: int = LARGEST_TEXT) -> bytes:
+def read_bytes(path: PathLike, *, most: int) -> bytes:
     """The content of a file; one of more than `most` bytes is refused before it is read."""
     require_ordinary(path)
     with Path(path).open("rb") as file:
@@ -94,10 +95,17 @@ def read_bytes(path: PathLike, *, most: int = LARGEST_TEXT) -> bytes:
 def read_json(path: PathLike, *, fix: str = ANOTHER) -> dict[str, Any]:
     """A JSON object from a file; a damaged one is refused."""
     with reading(path, fix=fix):
-        data = json.loads(read_bytes(path).decode())
+        data = parsed_json(read_bytes(path, most=LARGEST_JSON).decode())
         if not isinstance(data, dict):
             raise ValueError("it holds no JSON object")
         return data
+
+
+def parsed_json(text: str) -> Any:
+    """The value of a JSON text; a text that is too long is refused before it takes memory."""
+    if len(text) > LARGEST_JSON:
+        raise ValueError(f"it has {len(text):,} characters of JSON, more than {LARGEST_JSON:,}")
+    return json.loads(text)
 
 
 def write_json(path: PathLike, data: dict[str, Any]) -> None:

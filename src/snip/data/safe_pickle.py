@@ -10,6 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from snip.common.checks import LARGEST
+from snip.common.errors import shown
+
+MOST_DIMENSIONS = 4  # of an array of images
+
 
 def load_arrays(data: bytes) -> Any:
     """The content of a pickle of plain containers; its arrays come as `PickledArray`."""
@@ -43,11 +48,18 @@ class PickledArray:
         _, shape, dtype, fortran, data = self._state
         if not isinstance(dtype, _Dtype) or dtype.kind not in (b"u1", "u1"):
             raise ValueError("an array in it is not of bytes")
-        if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-            raise ValueError(f"an array in it has the shape {shape!r}")
+        if not _is_shape(shape):
+            raise ValueError(f"an array in it has the shape {shown(shape)}")
         if not isinstance(data, bytes) or len(data) != prod(shape):
             raise ValueError(f"an array in it is not whole: its shape is {shape}")
         return np.frombuffer(data, dtype=np.uint8).reshape(shape, order="F" if fortran else "C")
+
+
+def _is_shape(shape: object) -> bool:
+    """Whether these are a few sizes, so that multiplying them takes no time."""
+    if not isinstance(shape, tuple) or len(shape) > MOST_DIMENSIONS:
+        return False
+    return all(type(size) is int and 0 <= size < LARGEST for size in shape)
 
 
 class _Dtype:

@@ -16,12 +16,7 @@ from snip.anatomy.accelerated import Accelerated
 from snip.common.errors import InputError
 from snip.engine.fused.program import Straight
 from snip.engine.fused.stages import straight_stages
-from snip.engine.kernels.memory import is_fake
-
-RECORDED = (
-    "an accelerated network cannot be recorded (torch.export, torch.jit, FakeTensorMode): what it "
-    "computes is native code, which they do not see. Record snip.densify(model) instead."
-)
+from snip.engine.recording import RECORDED, refuse_recording
 
 
 class Conversion:
@@ -53,7 +48,7 @@ class Conversion:
 
     def forward(self, network: Any, kind: Any, args: Any, kwargs: Any) -> Any:
         """What a network of the user's class `kind` computes."""
-        _refuse_recording((*args, *kwargs.values()))
+        refuse_recording((*args, *kwargs.values()))
         x = self._lone_input(args, kwargs)
         if self.run is None or x is None:
             return kind.forward(network, *args, **kwargs)
@@ -191,13 +186,6 @@ def _accelerated_class(kind: Any) -> Any:
     names = {"forward": forward, **{name: getattr(kind, name) for name in copied}}
     bases = (AcceleratedNetwork, kind)
     return types.new_class(kind.__name__, bases, exec_body=lambda body: body.update(names))
-
-
-def _refuse_recording(inputs: tuple[Any, ...]) -> None:
-    """InputError where torch follows a forward to write down what it computes."""
-    recorded = torch.jit.is_tracing() or torch.compiler.is_exporting()
-    if recorded or any(isinstance(x, torch.Tensor) and is_fake(x) for x in inputs):
-        raise InputError(RECORDED)
 
 
 def _empty_network(kind: Any) -> Any:

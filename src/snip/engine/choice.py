@@ -78,7 +78,9 @@ def _step(network: nn.Module, batch: Batch) -> Work:
 def _native_work(model: nn.Module, batch: Batch) -> Work | None:
     """The same work as one native call, if training makes that of it; else None."""
     straight = straight_of(model)
-    program = None if straight is None else straight.training_program(model, *batch)
+    if straight is None or not straight.takes_batch(*batch):
+        return None
+    program = straight.training_program(model, batch[0].shape)
     if program is None:
         return None
     gradients = Gradients(program.native, len(batch[0]))

@@ -18,7 +18,7 @@ from torch import nn
 from snip.anatomy.parameters import Predicate, ordinary, require_prunable, unwrap
 from snip.common.errors import FileError, InputError, KindError
 from snip.common.figures import percent
-from snip.common.files import reading, write_tensors
+from snip.common.files import parsed_json, reading, write_tensors
 from snip.common.places import PathLike
 from snip.masks import fitting, holding
 from snip.masks.provenance import Provenance
@@ -191,12 +191,12 @@ class Masks(Mapping[str, torch.Tensor]):
             if header["format"] != FORMAT:
                 raise ValueError(f"it has the format {header['format']}, not {FORMAT}")
             # safetensors sorts by name; the model's order is part of what was saved.
-            order = json.loads(header["order"])
+            order = parsed_json(header["order"])
             if sorted(order) != sorted(masks):
                 raise ValueError("its masks are not those that its header names")
             if any(mask.view(torch.uint8).gt(1).any() for mask in masks.values()):
                 raise ValueError("a byte that is neither true nor false")
-            provenance = Provenance.from_dict(json.loads(header["provenance"]))
+            provenance = Provenance.from_dict(parsed_json(header["provenance"]))
             loaded = cls({name: masks[name] for name in order}, provenance)
             if header.pop("checksum") != checksum(loaded, header):
                 raise ValueError("its checksum does not agree")

@@ -13,9 +13,10 @@ from torch import nn
 
 from snip.common import files, places
 from snip.common.checks import differences, fits
-from snip.common.errors import FileError, SnipWarning
+from snip.common.errors import FileError, SnipWarning, shortened
 from snip.training.config import TrainConfig
-from snip.training.state import State, different_shapes, extra_state, snapshot, tensors
+from snip.training.optimizer_state import check_optimizer, load_optimizer
+from snip.training.state import State, different_tensors, extra_state, snapshot
 from snip.training.torch_files import read_torch
 
 FORMAT = 1
@@ -63,6 +64,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         for part, kind in PARTS.items():
             if not fits(content[part], kind):
                 raise ValueError(f"its part {part!r} is of another kind")
+        if content["threads"] < 1:
+            raise ValueError(f"it was written by {content['threads']} threads")
     if content["format"] != FORMAT:
         raise FileError(
             f"checkpoint {path} has format {content['format']!r}, this version reads {FORMAT}: "
@@ -77,24 +80,32 @@ def restore(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     identity: Mapping[str, Any],
+    validates: bool,
+    stepped: bool,
 ) -> State:
-    """Load the checkpoint of this very run into its parts and return its state."""
+    """Load the checkpoint of this very run into its parts and return its state.
+
+    All that can be wrong with it is found before anything is changed. `validates` tells whether
+    the run has a validation part, `stepped` whether each of its steps is one of the optimiser's.
+    """
     content = load_checkpoint(path)
     _same_run(path, content["identity"], identity)
     _same_network(path, content["model"], model)
-    before = random_state()
+    before, own = random_state(), snapshot(model)
     with files.reading(path, fix=START_OVER):
         state = State.from_dict(content["state"])
-        state.check(iterations=identity["iterations"], weights=model.state_dict())
-        _check_groups(content["optimizer"], optimizer)
-        _check_optimizer(content["optimizer"], optimizer)
+        weights = model.state_dict()
+        state.check(iterations=identity["iterations"], weights=weights, validates=validates)
+        steps = state.iteration if stepped else None
+        check_optimizer(optimizer, content["optimizer"], steps=steps)
         try:
-            # The network comes last: it has been checked, so that a failure leaves it as it is.
             set_random_state(content["rng"])
-            optimizer.load_state_dict(content["optimizer"])
+            # What a module of the user's does with its extra state may fail.
             model.load_state_dict({**extra_state(model), **content["model"]})
+            load_optimizer(optimizer, content["optimizer"])
         except Exception:
             set_random_state(before)
+            model.load_state_dict(own, strict=False)
             raise
     _warn_of_threads(content["threads"])
     return state
@@ -130,15 +141,6 @@ def set_random_state(state: Mapping[str, Any]) -> None:
             torch.cuda.set_rng_state(value, device)
 
 
-def _check_groups(theirs: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    """Refuse options of an optimiser that are not this run's; the rate follows the schedule."""
-    found, own = (data["param_groups"] for data in (theirs, optimizer.state_dict()))
-    for group, expected in zip(found, own, strict=True):
-        changed = differences({**group, "lr": expected["lr"]}, expected)
-        if changed:
-            raise ValueError(f"the optimiser of this run is another one: {changed}")
-
-
 def _warn_of_threads(theirs: int) -> None:
     ours = torch.get_num_threads()
     if theirs != ours:
@@ -162,32 +164,13 @@ def _same_run(path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) ->
         )
 
 
-def _check_optimizer(theirs: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    """ValueError unless what the optimiser keeps of each parameter fits it.
-
-    Step counters apart, these are tensors like the parameter (momentum_buffer, exp_avg and so on);
-    `load_state_dict` takes tensors of any shape.
-    """
-    saved = [number for group in theirs["param_groups"] for number in group["params"]]
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for number, parameter in zip(saved, parameters, strict=True):
-        for name, kept in theirs["state"].get(number, {}).items():
-            if name == "step" or kept is None:
-                continue
-            if kept.shape != parameter.shape or kept.dtype != parameter.dtype:
-                raise ValueError(
-                    f"its {name} of parameter {number} is {kept.dtype} {list(kept.shape)}, and the "
-                    f"parameter is {parameter.dtype} {list(parameter.shape)}"
-                )
-
-
 def _same_network(path: Path, theirs: Mapping[str, Any], model: nn.Module) -> None:
     """Refuse the weights of another network before any is loaded."""
     ours = model.state_dict()
-    wrong = different_shapes(theirs, ours)
-    wrong = wrong or [n for n, v in tensors(theirs).items() if v.dtype != ours[n].dtype]
+    wrong = [name for name in theirs if name not in ours] or different_tensors(theirs, ours)
     if wrong:
+        names = ", ".join(shortened(name, 100) for name in wrong[:3])
         raise FileError(
-            f"checkpoint {path} holds another network (it differs at {', '.join(wrong[:3])}): "
+            f"checkpoint {path} holds another network (it differs at {names}): "
             "choose another folder, or start over in this one with resume=False."
         )

@@ -38,13 +38,22 @@ class Journal:
         self._every = every
         self._saved_at = time.monotonic()
         self._saved_iteration: int | None = None
-        self._watched: tuple[str, ...] = (METRICS,)
+        self._written: tuple[int, int, int] | None = None  # metrics.jsonl as it was last written
+        self._watched: tuple[str, ...] = ()
 
     def watch(self, names: tuple[str, ...]) -> None:
         """Stop the training at its next write if one of these files of the folder is gone."""
-        self._watched = (METRICS, *names)
+        self._watched = names
 
-    def open(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, resume: bool) -> State:
+    def open(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        resume: bool,
+        validates: bool,
+        stepped: bool,
+    ) -> State:
         """Restore the last checkpoint. Returns the state there, or a fresh one if there is none."""
         if self._folder is None:
             return State()
@@ -52,10 +61,21 @@ class Journal:
         path = self._folder / CHECKPOINT
         for name in () if resume else STARTED_OVER:
             files.remove(self._folder / name)
-        state = self._restored(path, model, optimizer) if places.exists(path) else State()
+        state = State()
+        if places.exists(path):
+            state = restore(
+                path,
+                model=model,
+                optimizer=optimizer,
+                identity=self._identity,
+                validates=validates,
+                stepped=stepped,
+            )
+            self._saved_iteration = state.iteration
         # Lines written after the checkpoint are dropped: the resumed training writes them again.
         lines = "".join(f"{line.to_line()}\n" for line in state.history)
         files.write_text(self._folder / METRICS, lines)
+        self._written = _file_at(self._folder / METRICS)
         return state
 
     def record(self, metrics: Metrics) -> None:
@@ -64,6 +84,7 @@ class Journal:
             return
         with self._writing():
             files.append_line(self._folder / METRICS, metrics.to_line())
+        self._written = _file_at(self._folder / METRICS)
 
     def due(self) -> bool:
         """Whether the last checkpoint is old enough for a new one."""
@@ -97,8 +118,14 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Around a write: refuse if files were deleted; a write that fails says what is safe."""
+        """Around a write: refuse if files are others; a write that fails says what is safe."""
         self._lock.require()
+        found = None if self._folder is None else _file_at(self._folder / METRICS)
+        if self._folder is not None and found != self._written:
+            raise FileError(
+                f"{self._folder / METRICS} was {'replaced or altered' if found else 'deleted'} "
+                f"while the training ran: the training stopped. {self._way_on()}"
+            )
         self._require_watched()
         try:
             yield
@@ -109,7 +136,7 @@ class Journal:
         watched = [] if self._folder is None else [self._folder / name for name in self._watched]
         for path in watched:
             if not places.exists(path):
-                ours = path.name in (METRICS, MASKS, ENGINE)  # which a resumed training makes again
+                ours = path.name in (MASKS, ENGINE)  # which a resumed training makes again
                 way_on = self._way_on() if ours else f"{self.last_good()}: put the file back first."
                 raise FileError(
                     f"{path} was deleted while the training ran: the training stopped. {way_on}"
@@ -125,7 +152,11 @@ class Journal:
         saved = self._saved_iteration is not None
         return saved and self._folder is not None and places.exists(self._folder / CHECKPOINT)
 
-    def _restored(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
-        state = restore(path, model=model, optimizer=optimizer, identity=self._identity)
-        self._saved_iteration = state.iteration
-        return state
+
+def _file_at(path: Path) -> tuple[int, int, int] | None:
+    """Which file is there and how long it is; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size

@@ -16,6 +16,9 @@ from snip.common.checks import check_kinds
 from snip.common.errors import InputError
 from snip.common.files import read_bytes, reading
 
+LARGEST = 1 << 26  # bytes of a metrics.jsonl: those of a hundred thousand evaluations
+LONGEST = 1 << 12  # characters of one line
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -68,6 +71,11 @@ class Running:
         self.images += images
         self.seconds += seconds
 
+    def check(self) -> None:
+        """Refuse sums that no steps can have."""
+        if min(self.wrong, self.images, self.seconds) < 0:
+            raise InputError("a training's sums are negative.")
+
     @property
     def mean_loss(self) -> float:
         """Mean loss of an image."""
@@ -83,7 +91,9 @@ def read_metrics(path: Path) -> list[Metrics]:
     """The lines of a metrics.jsonl; a last line that is still being written is left out."""
     with reading(path, fix="delete its folder and run again"):
         # By "\n" alone: splitlines() also cuts at characters that may stand inside a string.
-        lines = read_bytes(path).decode().split("\n")
+        lines = read_bytes(path, most=LARGEST).decode().split("\n")
+        if max(map(len, lines)) > LONGEST:
+            raise ValueError(f"a line has more than {LONGEST:,} characters")
         return [Metrics.from_dict(json.loads(line)) for line in lines[:-1]]
 
 

@@ -58,7 +58,13 @@ def begin(
         "masks": None if masks is None else masks.digest(),
     }
     journal = Journal(lock, identity, every=options.checkpoint_seconds)
-    state = journal.open(unwrap(trained), optimizer, resume=options.resume)
+    state = journal.open(
+        unwrap(trained),
+        optimizer,
+        resume=options.resume,
+        validates=data.valid is not None,
+        stepped=options.step is None,  # a step of the user's may do without the optimiser
+    )
     if options.folder is not None:
         kept = _keep(options.folder, masks, options.engine, choice)
         journal.watch((*options.beside, *kept))

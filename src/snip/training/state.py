@@ -62,7 +62,7 @@ class State:
         check_kinds(state, "a training's state")
         return state
 
-    def check(self, *, iterations: int, weights: Mapping[str, Any]) -> None:
+    def check(self, *, iterations: int, weights: Mapping[str, Any], validates: bool) -> None:
         """Refuse a state that no training of so many steps with such weights can have."""
         done = [line.iteration for line in self.history]
         if not 0 <= self.iteration <= iterations or self.seconds < 0 or self.step_seconds < 0:
@@ -71,10 +71,13 @@ class State:
             raise InputError("its evaluations are not in the order of the steps.")
         if self.iteration == iterations and done[-1:] != [iterations]:
             raise InputError("its last step was not evaluated.")
-        if len({line.valid_error is None for line in self.history}) > 1:
-            raise InputError("some of its evaluations have a validation error, others have none.")
-        if self.selected is not None and different_shapes(self.selected, weights):
+        if any((line.valid_error is not None) != validates for line in self.history):
+            raise InputError(f"this training {'has a' if validates else 'has no'} validation part.")
+        if (self.selected is not None) != (validates and bool(self.history)):
+            raise InputError("the weights that it selected do not go with its evaluations.")
+        if self.selected is not None and different_tensors(self.selected, weights):
             raise InputError("the weights that it selected are of another network.")
+        self.running.check()
 
 
 def snapshot(model: nn.Module) -> Weights:
@@ -96,6 +99,15 @@ def different_shapes(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list
         for state in (theirs, ours)
     )
     return [n for n in sorted({*shapes, *expected}) if shapes.get(n) != expected.get(n)]
+
+
+def different_tensors(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """The names of tensors that only one of two state_dicts has, or in another shape or type."""
+    kinds, expected = (
+        {name: (value.shape, value.dtype) for name, value in tensors(state).items()}
+        for state in (theirs, ours)
+    )
+    return [n for n in sorted({*kinds, *expected}) if kinds.get(n) != expected.get(n)]
 
 
 def tensors(state: Mapping[str, Any]) -> Weights:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
-from torch import nn
 
-from snip.common.progress import track
 from snip.engine.convert.timings import Timings
 from snip.engine.convert.trials import best, round_of, run_as, setting
 from snip.engine.layers.linear import PlainLinear, SparseLinear
@@ -24,48 +21,6 @@ FEW = 20_000
 # dense work (multiply-adds, half a millisecond) that what Python spends on a call does not count.
 SPARSE_ENOUGH = 1 / 8
 PLENTY = 1 << 25
-
-
-def fastest_linear_ways(
-    root: nn.Module, shapes: Mapping[str, Sequence[int]], timings: Timings, *, training: bool
-) -> dict[str, str]:
-    """Layer name -> way for the linear layers that do not run sparse, of a network without a graph.
-
-    All run on plain activations there. `shapes` are those of their inputs (see `input_shapes`).
-    """
-    chosen: dict[str, str] = {}
-    with torch.set_grad_enabled(training), torch.random.fork_rng(devices=[]):
-        for name, shape in track(shapes.items(), description="timing layers", total=len(shapes)):
-            layer = root.get_submodule(name)
-            if isinstance(layer, PlainLinear) and _dense_plain_wins(
-                layer, shape, timings, training
-            ):
-                chosen[name] = DENSE
-    return chosen
-
-
-def input_shapes(root: nn.Module, run: Callable[[], object]) -> dict[str, tuple[int, ...]]:
-    """Shape of the input of each linear layer of `root` that is called by `run`, by its name.
-
-    Of a layer that is called several times, the input with the most numbers in it.
-    """
-    found: dict[str, tuple[int, ...]] = {}
-
-    def record(name: str, inputs: tuple[Any, ...]) -> None:
-        if inputs and isinstance(inputs[0], torch.Tensor):
-            found[name] = max(found.get(name, (0,)), tuple(inputs[0].shape), key=math.prod)
-
-    layers = [(n, m) for n, m in root.named_modules() if isinstance(m, PlainLinear)]
-    hooks = [
-        layer.register_forward_pre_hook(lambda _, inputs, name=name: record(name, inputs))
-        for name, layer in layers
-    ]
-    try:
-        run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
 
 
 def dense_linear_wins(

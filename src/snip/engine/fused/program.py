@@ -27,7 +27,8 @@ from snip.engine.layers.layouts import FEW_IMAGES, native
 from snip.engine.layers.linear import SparseLinear
 from snip.engine.layers.pool import pool_window
 
-MOST_LANES = 64  # of linear layers: their sums then leave some vector registers free
+LINEAR_LANES = 64  # at most: the sums of linear layers then leave some vector registers free
+MOST_PROGRAMS = 16  # shapes of batches whose program is kept
 
 
 class Program:
@@ -152,17 +153,14 @@ class Straight:
         program = self._program(root, x.shape, training=False)
         return None if program is None else program.native.forward(x.contiguous())
 
-    def training_program(
-        self, root: nn.Module, images: torch.Tensor, labels: torch.Tensor
-    ) -> Program | None:
-        """The program to train on such a batch; None if the native call does not take it."""
-        if not self.takes_batch(images, labels):
-            return None
-        return self._program(root, images.shape, training=True)
+    def training_program(self, root: nn.Module, shape: torch.Size) -> Program | None:
+        """The program to train on a batch of this shape that `takes_batch` allows, if any."""
+        return self._program(root, shape, training=True)
 
     def takes_batch(self, images: torch.Tensor, labels: torch.Tensor) -> bool:
         """Whether the native call reads such a batch and computes all the gradients it asks for."""
-        if images.requires_grad or not readable(labels, torch.int64):
+        # torch refuses to train on images that were made in inference mode.
+        if images.requires_grad or images.is_inference() or not readable(labels, torch.int64):
             return False
         return self._takes(images) and labels.shape == images.shape[:1]
 
@@ -178,6 +176,8 @@ class Straight:
                 found = Program(root, self.stages, tuple(shape[1:]), key[1], training=training)
             except ValueError:  # the user's forward will say what is wrong, if anything is
                 return None
+            if key not in self._programs and len(self._programs) >= MOST_PROGRAMS:
+                del self._programs[next(iter(self._programs))]  # the oldest
             self._programs[key] = found
         return found
 
@@ -185,7 +185,7 @@ class Straight:
         """Samples computed side by side: by batch size alone, so that equal runs add up equally."""
         if any(stage.kind in ("conv", "pool") for stage in self.stages):
             return 1 if batch < FEW_IMAGES and not training else max(FEW_IMAGES, vector_floats())
-        return math.ceil(batch / math.ceil(batch / MOST_LANES))
+        return math.ceil(batch / math.ceil(batch / LINEAR_LANES))
 
     def __deepcopy__(self, memo: Any) -> Straight:
         return Straight(self.stages, self.rank)

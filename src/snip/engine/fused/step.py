@@ -14,6 +14,7 @@ from snip.common.errors import InputError
 from snip.engine.fused.program import Program, Straight, straight_of
 from snip.engine.fused.update import Update
 from snip.engine.kernels.straight import Gradients
+from snip.engine.recording import is_followed
 
 IGNORED = -100  # cross-entropy's ignore_index
 
@@ -96,15 +97,16 @@ class FusedStep:
         straight = straight_of(self.model)
         if straight is None or hooked(self.model) or not straight.takes_batch(images, labels):
             return False
-        if not torch.is_grad_enabled():  # without gradients there is no step, as torch will say
+        # Without gradients there is no step, and nobody may follow one: both are said in words.
+        if not torch.is_grad_enabled() or is_followed():
             return False
         if images.shape != self._shape or self._program is None or not self._program.holds():
-            self._prepare(straight, images, labels)
+            self._prepare(straight, images)
         return self._program is not None and not any(map(_awaited, self._program.places))
 
-    def _prepare(self, straight: Straight, images: torch.Tensor, labels: torch.Tensor) -> None:
+    def _prepare(self, straight: Straight, images: torch.Tensor) -> None:
         self._shape = images.shape
-        self._program = straight.training_program(self.model, images, labels)
+        self._program = straight.training_program(self.model, images.shape)
         if self._program is not None:
             self._gradients = Gradients(self._program.native, len(images))
             self._update = Update(self._program, self.optimizer)

@@ -52,7 +52,8 @@ class Update:
             return False
         return all(
             not (group["dampening"] or group["maximize"] or group["differentiable"])
-            and isinstance(group["lr"], float)
+            # A tensor may change in its place, and torch says what is wrong with anything else.
+            and all(type(number) in (int, float) for number in _settings(group)[:3])
             for group in optimizer.param_groups
         )
 

@@ -144,7 +144,8 @@ def kernel(name: str) -> Callable[..., int]:
     """A native function of the instruction set in use; it runs without the GIL.
 
     A size that it refuses raises InputError, memory that is not there MemoryError, and threads that
-    cannot be started RuntimeError; the next call works again.
+    cannot be started RuntimeError; the next call works again. On torch's own team of threads there
+    is no such error: its library (libgomp) ends the process, with or without us.
     """
     address = library().snip_kernel(instruction_set().encode(), name.encode())
     function = _loaded().prototypes[name](address)

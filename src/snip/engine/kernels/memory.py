@@ -5,6 +5,9 @@ import torch
 from snip.common.errors import InputError
 from snip.engine.kernels.library import library
 
+SPARSE_LAYOUTS = (
+    *(torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc),
+)
 HUGE = 4 << 20  # bytes from which a tensor is worth huge pages
 
 
@@ -39,7 +42,9 @@ def pointer(
         end = (tensor.storage_offset() + length) * dtype.itemsize
         # A storage can be made smaller under a tensor that looks into it.
         if length >= 0 and end <= tensor.untyped_storage().nbytes():
-            return tensor.data_ptr()
+            address = tensor.data_ptr()
+            if address or not length:  # a tensor of torch.func may have a storage and no address
+                return address
     raise InputError(
         f"{name} must be a contiguous {str(dtype).removeprefix('torch.')} tensor {list(shape)} in "
         f"the CPU's memory, not {type(tensor).__name__} of {tensor.dtype} {list(tensor.shape)}, "
@@ -53,22 +58,38 @@ def readable(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
     A tensor can say that it is on the CPU and have no memory there (those of torch's
     FakeTensorMode), and a negated view has the opposite numbers in its memory.
     """
-    if tensor.dtype is not dtype or tensor.is_neg():
+    if tensor.dtype is not dtype or tensor.layout is not torch.strided or tensor.is_neg():
         return False
-    return tensor.untyped_storage().device.type == "cpu"
+    return _storage_device(tensor) == "cpu"
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether it has no numbers, only a shape, although it says that it is on a real device."""
-    if tensor.layout is not torch.strided:
+    """Whether it has no memory of its own, although it says that it is on a real device.
+
+    Those of FakeTensorMode have a shape only, those of torch.func stand for other tensors, and the
+    memory of those of oneDNN is a secret.
+    """
+    if tensor.layout in SPARSE_LAYOUTS:  # torch says what it cannot do with them
         return False
-    return tensor.untyped_storage().device.type != tensor.device.type
+    return _storage_device(tensor) != tensor.device.type
 
 
 def memory_of(tensor: torch.Tensor) -> tuple[object, ...]:
-    """What `pointer` checks and a user may change about a tensor, and its address."""
+    """What `pointer` checks and a user may change about a tensor, and its address.
+
+    The size of the storage is part of it: one that is made smaller may come back to its address.
+    """
     layout = (tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.is_neg())
-    return tensor.data_ptr(), *layout
+    room = (tensor.storage_offset(), tensor.untyped_storage().nbytes())
+    return tensor.data_ptr(), *layout, *room
+
+
+def _storage_device(tensor: torch.Tensor) -> str | None:
+    """Where the tensor's numbers are; None if it has no storage."""
+    try:
+        return tensor.untyped_storage().device.type
+    except NotImplementedError:
+        return None
 
 
 def _length(tensor: torch.Tensor, rows: bool) -> int:

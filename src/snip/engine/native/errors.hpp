@@ -27,6 +27,14 @@ static inline void check_counts(Counts... counts) {
         if (count < 0) refuse("a size must not be negative, such as", count);
 }
 
+// Refuses addresses that are null.
+template <class... Addresses>
+static inline void check_given(const Addresses*... addresses) {
+    const void* all[] = {addresses...};
+    for (const void* address : all)
+        if (!address) refuse("something that must be read or written has the address", 0);
+}
+
 // Throws NO_MEMORY.
 [[noreturn]] void no_memory(int64_t bytes);
 

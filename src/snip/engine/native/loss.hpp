@@ -32,6 +32,16 @@ struct Softmax {
     }
 };
 
+// The number of the largest logit, the first of them if several are equal; as torch has it, a NaN is
+// larger than any number. `odd` tells that a logit is not finite.
+static int64_t answer_of(const float* z, int64_t row, int64_t classes, float largest, bool odd) {
+    for (int64_t c = 0; odd && c < classes; c++)
+        if (z[c * row] != z[c * row]) return c;
+    int64_t best = 0;
+    while (best < classes && z[best * row] != largest) best++;
+    return best;
+}
+
 // dz = (softmax(z) - one-hot(label)) * scale for the first `valid` lanes, zero for the others.
 static LossOutcome cross_entropy(const float* z, float* dz, const int64_t* labels, int64_t classes,
                                  int64_t lanes, int64_t valid, float scale) {
@@ -48,7 +58,7 @@ static LossOutcome cross_entropy(const float* z, float* dz, const int64_t* label
         for (int64_t c = 0; c < classes; c++)
             store_upto(dz + c * lanes + b, load_upto(dz + c * lanes + b, n) * by, n);
         for (int64_t j = 0; j < VL && b + j < valid; j++) {
-            int64_t label = labels[b + j], best = 0;
+            int64_t label = labels[b + j];
             if (label < 0 || label >= classes) {
                 outcome.strange++;
                 continue;
@@ -56,8 +66,7 @@ static LossOutcome cross_entropy(const float* z, float* dz, const int64_t* label
             int64_t at = label * lanes + b + j;
             dz[at] -= scale;
             outcome.loss += __builtin_log(double(total[j])) + double(largest[j]) - z[at] + poison[j];
-            while (best < classes && z[best * lanes + b + j] != largest[j]) best++;
-            outcome.wrong += best != label;
+            outcome.wrong += answer_of(z + b + j, lanes, classes, largest[j], poison[j] != 0) != label;
         }
     }
     return outcome;

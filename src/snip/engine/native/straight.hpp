@@ -27,6 +27,48 @@ SNIP_STRUCT Layer {
     const float* bias_kept;
     const int32_t* bias_rows;
     int64_t bias_count;
+
+    // Refuses a layer whose parts do not fit each other or so many lanes.
+    void check(int64_t lanes, int64_t gradients) const {
+        if (kind < LINEAR || kind > RECTIFIER) refuse("no layer is of kind", kind);
+        if (inputs < 1 || inputs > INT32_MAX) refuse("a layer has 1 input or more, not", inputs);
+        if (outputs < 1 || outputs > INT32_MAX) refuse("a layer has 1 output or more, not", outputs);
+        check_counts(bias_count);
+        if (bias_count > 0) check_given(bias, bias_kept, bias_rows);
+        int64_t weights_here = 0, biases = outputs;
+        if (kind == LINEAR) {
+            check_given(rowptr);
+            weights_here = rowptr[outputs];
+        } else if (kind == CONV) {
+            check_given(forward);
+            check_sizes(*forward, lanes, inputs, outputs);
+            if (backward) check_sizes(*backward, lanes, outputs, inputs);
+            if (weights) check_sizes(*weights, lanes, inputs, outputs);
+            weights_here = forward->entries;
+            biases = forward->out_channels;
+        } else if (kind == MAX_POOL) {
+            check_given(window);
+            check_window(*window, 0, lanes);
+            int64_t plane = int64_t(window->out_h) * window->out_w, planes = outputs / plane;
+            if (planes * plane != outputs || planes * window->in_h * window->in_w != inputs)
+                refuse("the window of a pooling is of another size than its input of", inputs);
+        } else if (inputs != outputs) {
+            refuse("a ReLU has as many outputs as inputs, not", outputs);
+        }
+        check_counts(weights_here);
+        if (weights_here > 0) check_given(values);
+        if (kind == MAX_POOL || kind == RECTIFIER) return;
+        if ((values_at >= 0 && values_at + weights_here > gradients) ||
+            (bias_at >= 0 && bias_at + biases > gradients))
+            refuse("the gradients of a layer do not fit into", gradients);
+    }
+    static void check_sizes(const ConvPlan& p, int64_t lanes, int64_t inputs, int64_t outputs) {
+        check_plan(p, lanes);
+        if (p.lanes != lanes) refuse("a convolution has other lanes than its network, namely", p.lanes);
+        if (int64_t(p.in_channels) * p.in_h * p.in_w != inputs) refuse("a convolution does not read", inputs);
+        if (int64_t(p.out_channels) * p.out_h * p.out_w != outputs)
+            refuse("a convolution does not make", outputs);
+    }
 };
 
 SNIP_STRUCT Network {
@@ -56,17 +98,20 @@ SNIP_STRUCT Network {
     int64_t parts(int64_t batch) const { return ceil_div(batch, lanes); }
     void check(int64_t batch) const {
         if (batch < 1) refuse("a network in one call takes 1 sample or more, not", batch);
+        check_given(layers);
         check_counts(gradients, runs);
         if (count < 1 || count > MOST_LAYERS) refuse("a network in one call has 1 to 64 layers, not", count);
         if (lanes < 1 || lanes > MOST_LANES) refuse("a network in one call has 1 to 64 lanes, not", lanes);
         for (int64_t i = 0; i < count; i++) {
-            const Layer& l = layers[i];
-            if (l.kind < LINEAR || l.kind > RECTIFIER) refuse("no layer is of kind", l.kind);
-            if (l.inputs < 1) refuse("a layer has 1 input or more, not", l.inputs);
-            if (l.outputs < 1) refuse("a layer has 1 output or more, not", l.outputs);
-            check_counts(l.bias_count);
-            if (l.kind == MAX_POOL) check_window(*l.window, 0, lanes);
+            layers[i].check(lanes, gradients);
+            if (i && layers[i].inputs != layers[i - 1].outputs)
+                refuse("a layer must read what the one before it makes, not", layers[i].inputs);
         }
+        if (runs > 0) check_given(inputs);
+        for (int64_t run = 0; run < runs; run++)
+            if (inputs[2 * run] < 0 || inputs[2 * run] > inputs[2 * run + 1] ||
+                inputs[2 * run + 1] > layers[0].inputs)
+                refuse("the features that are read do not end at", inputs[2 * run + 1]);
     }
 };
 
@@ -122,6 +167,8 @@ static void layer_backward(const Layer& l, int64_t lanes, const float* x, const 
             if (l.relu || db)
                 relu_backward(dy, l.relu ? y : nullptr, l.relu ? dy : nullptr, db, channels, plane, lanes,
                               lanes, 1);
+            if (dw) check_given(l.weights);
+            if (dx) check_given(l.backward);
             if (dw) conv_weights(l.weights, x, dy, dw, lanes, 1);
             if (dx) conv_forward(l.backward, l.values, dy, nullptr, nullptr, dx, lanes, 0, 1);
             break;
@@ -172,6 +219,7 @@ struct PartStates {
 // y [batch, out features] of x [batch, in features].
 SNIP_KERNEL void network_forward(const Network* network, const float* x, float* y, int64_t batch,
                                  int32_t threads) {
+    check_given(network, x, y);
     const Network& net = *network;
     net.check(batch);
     int64_t out = net.layers[net.count - 1].outputs;
@@ -188,6 +236,7 @@ SNIP_KERNEL void network_forward(const Network* network, const float* x, float* 
 // Forward, mean cross-entropy and backward; partial is [parts, gradients], summed into its first row.
 SNIP_KERNEL void network_gradients(const Network* network, const float* x, const int64_t* labels,
                                    float* partial, LossOutcome* outcomes, int64_t batch, int32_t threads) {
+    check_given(network, x, labels, outcomes);
     const Network& net = *network;
     net.check(batch);
     int64_t parts = net.parts(batch);

@@ -20,8 +20,8 @@ from safetensors import safe_open
 from torch import nn
 
 from snip.anatomy.parameters import ordinary, unwrap
-from snip.common.errors import FileError, InputError, KindError
-from snip.common.files import reading, write_tensors
+from snip.common.errors import FileError, InputError, KindError, shown
+from snip.common.files import parsed_json, reading, write_tensors
 from snip.common.places import PathLike
 from snip.export.compact.parts import (
     FEWER_BITS,
@@ -124,12 +124,13 @@ def _read(path: Path) -> tuple[dict[str, Part], Plan | None, Provenance, Tensors
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if header.pop("checksum") != checksum(header, tensors):
             raise ValueError("its checksum is wrong")
-        layout = {name: Part(**part) for name, part in json.loads(header["layout"]).items()}
+        layout = {name: Part(**part) for name, part in parsed_json(header["layout"]).items()}
         gaps = {name + GAPS for name, part in layout.items() if part.width is not None}
         if tensors.keys() != layout.keys() | gaps:
             raise ValueError("its entries are not those that its header names")
-        plan = _plan_from_json(json.loads(header["plan"]))
-        return layout, plan, Provenance.from_dict(json.loads(header["provenance"])), tensors
+        plan = _plan_from_json(parsed_json(header["plan"]))
+        provenance = Provenance.from_dict(parsed_json(header["provenance"]))
+        return layout, plan, provenance, tensors
 
 
 def _shaped(path: PathLike, model: nn.Module, plan: Plan | None) -> nn.Module:
@@ -157,7 +158,7 @@ def _check_fit(path: PathLike, own: Tensors, layout: dict[str, Part]) -> None:
     if missing is not None or extra is not None:
         raise InputError(
             f"{path} is of another model: "
-            + (f"it has no {missing!r}." if missing else f"this one has no {extra!r}.")
+            + (f"it has no {missing!r}." if missing else f"this one has no {shown(extra)}.")
         )
     for name, part in layout.items():
         here = list(own[name].shape), str(own[name].dtype).removeprefix("torch.")

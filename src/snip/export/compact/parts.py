@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from snip.common.checks import check_kinds
-from snip.common.errors import InputError
+from snip.common.errors import InputError, shown
 from snip.export.compact import gaps
 
 Tensor = torch.Tensor
 Tensors = dict[str, Tensor]
 GAPS = "|gaps"  # beside a sparse tensor's values
+MOST_DIMENSIONS = 64  # of a tensor, as in torch
 ENTRY = 128  # bytes that one more entry costs in the header
 FEWER_BITS = (torch.float16, torch.bfloat16)  # as which a file may hold the values of parameters
 
@@ -34,10 +35,11 @@ class Part:
 
     def __post_init__(self) -> None:
         check_kinds(self, "a part")
-        if any(size < 0 for size in self.shape):
-            raise InputError(f"shape of a part is {self.shape}: sizes are not negative.")
+        # Before anything is multiplied: the product of a million sizes takes hours.
+        if len(self.shape) > MOST_DIMENSIONS or any(size < 0 for size in self.shape):
+            raise InputError(f"shape of a part is {shown(self.shape)}: it is no shape.")
         if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
-            raise InputError(f"dtype of a part is {self.dtype!r}: torch has no such type.")
+            raise InputError(f"dtype of a part is {shown(self.dtype)}: torch has no such type.")
         if self.kept is None and (self.width is not None or self.held):
             raise InputError("a dense part has neither gaps nor a mask.")
         if self.width is None and self.kept not in (None, self.total):
