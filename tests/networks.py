@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -98,6 +100,14 @@ def make(kind: str) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
 
 
 KINDS = ("mlp", "conv", "residual", "lstm", "gru", "attention", "language")
+
+
+def chain() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    """Small layers at both ends of large ones: at 99% the small ones take every place."""
+    torch.manual_seed(0)
+    widths = (12, 12, 12, 150, 150, 12, 12, 4)
+    layers = [nn.Linear(a, b, bias=False) for a, b in pairwise(widths)]
+    return nn.Sequential(*layers), (torch.randn(8, 12), torch.arange(8) % 4)
 
 
 def packed_gradient(fast: nn.Module, name: str, gradient: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from snip.anatomy.units import live_units
-from snip.reports.connectivity import connectivity, example_input
+from snip.paths.connectivity import connectivity, example_input
 
 
 def all_kept(model):

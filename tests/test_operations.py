@@ -12,7 +12,7 @@ import snip
 from snip.engine.kernels.library import available
 from snip.export.shrink import shrink
 from snip.masks import Masks
-from snip.reports.connectivity import connectivity
+from snip.paths.connectivity import connectivity
 from snip.tracing.kinds import Kind
 from snip.tracing.operations import IN_PLACE, OPERATIONS, UNKNOWN, operation, operation_of
 

@@ -58,8 +58,9 @@ def test_provenance_says_what_was_done(tmp_path):
     assert (note.sparsity_asked, note.scope, note.floor) == (0.6, "global", 0.0)
     assert (note.batches, note.samples, note.reduction) == (2, 5, "sum_of_abs")
     assert (note.decay, note.batch_norm, note.loss_reduction, note.batch_dim) == (
-        0.9, "eval", "mean", 0,
+        0.9, "train", "mean", 0,
     )  # fmt: skip
+    assert note.zero_parts == "woken"
     assert (note.budget, note.loss) == ("connections", "cross_entropy")
     assert note.seed == torch.initial_seed()
     assert (note.input_shape, note.input_dtype) == ((2, 4, 4), "float32")
@@ -159,8 +160,11 @@ def test_an_unknown_method_suggests_the_nearest():
 def test_zero_gradients_are_named():
     model, batch = make("mlp")
     nn.init.zeros_(model.second.weight)
-    with pytest.raises(snip.InputError, match="every connection sensitivity is zero"):
-        snip.prune(model, batch, sparsity=0.5)
+    with pytest.raises(
+        snip.InputError,
+        match=r"every connection sensitivity is zero.*'second\.weight'.*zero_parts='woken'",
+    ):
+        snip.prune(model, batch, sparsity=0.5, scoring=snip.Scoring.authors())
     assert snip.held_masks(model) is None
 
 
@@ -229,6 +233,27 @@ def test_biases_alone_can_be_pruned():
     model, batch = make("mlp")
     masks = snip.prune(model, batch, sparsity=0.5, params=lambda n, m, p: p.ndim == 1)
     assert list(masks) == ["first.bias", "second.bias"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_biases_that_are_kept_do_not_compete(kind):
+    model, batch = make(kind)
+    before = {n: p.detach().clone() for n, p in model.named_parameters() if p.ndim == 1}
+    masks = snip.prune(model, batch, sparsity=0.6, biases="keep")
+    assert all(mask.ndim > 1 for mask in masks.values())
+    assert masks.kept == round(masks.total * 0.4)
+    assert all(torch.equal(dict(model.named_parameters())[n], b) for n, b in before.items())
+    reasons = masks.provenance.left_out
+    biases = [name for name in snip.prunable_parameters(model) if name not in masks]
+    assert biases
+    assert all(reasons[name] == "bias, kept" for name in biases)
+
+
+def test_an_unknown_word_for_biases_is_refused():
+    model, batch = make("mlp")
+    with pytest.raises(snip.InputError, match="'keep'"):
+        snip.prune(model, batch, sparsity=0.5, biases="kept")
+    assert snip.held_masks(model) is None
 
 
 def test_a_flop_budget_needs_to_see_the_layers_at_work():

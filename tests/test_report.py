@@ -73,6 +73,20 @@ def test_what_prune_remembers_needs_no_input():
     assert report == snip.report(model, masks) == snip.report(model, inputs=batch)
 
 
+def test_it_says_what_became_of_the_biases():
+    assert "Biases: 2 of 5 kept." in str(snip.report(applied()))
+    model = mlp()
+    nn.init.zeros_(model[0].bias)
+    nn.init.zeros_(model[3].bias)
+    batch = torch.randn(9, 2), torch.arange(9) % 2
+    snip.prune(model, batch, sparsity=0.6)
+    assert "Biases: 0 of 5 kept. One that starts at zero" in str(snip.report(model))
+    kept = mlp()
+    snip.prune(kept, batch, sparsity=0.5, biases="keep")
+    assert "2 parameters, bias, kept" in str(snip.report(kept))
+    assert "Biases:" not in str(snip.report(kept))
+
+
 def test_without_an_example_it_says_what_is_missing():
     model = applied()
     report = snip.report(model)

@@ -11,6 +11,7 @@ from snip.common.errors import InputError
 from snip.data import Dataset, load
 from snip.models import build
 from snip.runs import RunConfig, prepare, run, scoring_batches, seeds_of
+from snip.scoring.settings import Scoring
 from snip.training import TrainConfig, paper_schedule
 
 SHORT = TrainConfig(iterations=100, lr_drops=(60,), eval_every=50)
@@ -149,3 +150,18 @@ def test_bad_configurations_are_refused(change: dict[str, object], reason: str) 
 def test_network_for_another_data_set_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not defined for the data set 'mnist'"):
         run(RunConfig("vgg-d", 0.95, dataset="mnist", train=SHORT), tmp_path)
+
+
+def test_a_network_of_the_paper_is_scored_the_authors_way_and_ones_own_by_default():
+    paper, mine = RunConfig("lenet-300-100", 0.95), RunConfig("mine:build", 0.95)
+    assert paper.scoring == Scoring.authors()
+    assert mine.scoring == Scoring()
+    assert (paper.least, mine.least) == (0, "auto")
+    assert dataclasses.replace(mine, floor=0.01).least == 0.01
+    assert dataclasses.replace(mine, batch_norm="eval").scoring.batch_norm == "eval"
+
+
+def test_the_authors_way_does_not_rename_the_folders_of_old_runs():
+    assert "batch_norm" not in RunConfig("lenet-300-100", 0.95).identity()
+    assert RunConfig("mine:build", 0.95).identity()["batch_norm"] == "train"
+    assert RunConfig("lenet-300-100", 0.95, batch_norm="train").identity()["batch_norm"] == "train"

@@ -40,7 +40,7 @@ def test_scores_are_the_derivative_with_respect_to_c(kind):
     model, (inputs, targets) = make(kind)
     model = model.double().eval()
     batch = (inputs.double() if inputs.is_floating_point() else inputs, targets)
-    scores = snip.connection_sensitivity(model, batch)
+    scores = snip.connection_sensitivity(model, batch, scoring=snip.Scoring(batch_norm="eval"))
     with torch.no_grad():
         expected = by_central_differences(model, batch)
     assert scores.keys() == expected.keys()
@@ -140,14 +140,16 @@ def test_scoring_leaves_no_trace(batch_norm):
     assert torch.equal(torch.get_rng_state(), rng_after_batch)
 
 
-def test_batch_norm_mode_matters_and_the_default_is_eval():
+def test_batch_norm_mode_matters_and_the_authors_is_eval():
     model, batch = make("residual")
     model.train()
     default = snip.connection_sensitivity(model, batch)
     as_eval = snip.connection_sensitivity(model, batch, scoring=snip.Scoring(batch_norm="eval"))
     as_train = snip.connection_sensitivity(model, batch, scoring=snip.Scoring(batch_norm="train"))
-    assert torch.equal(default["stem.weight"], as_eval["stem.weight"])
-    assert not torch.allclose(default["stem.weight"], as_train["stem.weight"])
+    authors = snip.connection_sensitivity(model, batch, scoring=snip.Scoring.authors())
+    assert torch.equal(default["stem.weight"], as_train["stem.weight"])
+    assert torch.equal(authors["stem.weight"], as_eval["stem.weight"])
+    assert not torch.allclose(default["stem.weight"], as_eval["stem.weight"])
 
 
 def test_trace_is_removed_after_an_error_too():
@@ -323,3 +325,30 @@ def test_a_batch_dimension_that_there_is_not():
     model, batch = nn.Linear(4, 3), (torch.randn(8, 4), torch.randint(3, (8,)))
     with pytest.raises(snip.InputError, match=r"batch_dim is 5, .* \(8, 4\): .* from 0 to 1"):
         snip.prune(model, batch, sparsity=0.5, scoring=snip.Scoring(batch_dim=5))
+
+
+def normed():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
+
+
+def scores_of(model, samples, mode):
+    batch = torch.randn(samples, 6, generator=torch.Generator().manual_seed(1))
+    targets = torch.arange(samples) % 3
+    return snip.connection_sensitivity(
+        model, (batch, targets), scoring=snip.Scoring(batch_norm=mode)
+    )["0.weight"]
+
+
+@pytest.mark.parametrize("samples", [1, 2, 7])
+def test_a_batch_too_small_for_statistics_is_scored_by_the_running_ones(samples):
+    model = normed()
+    assert torch.equal(scores_of(model, samples, "train"), scores_of(model, samples, "eval"))
+    assert not torch.equal(scores_of(model, 8, "train"), scores_of(model, 8, "eval"))
+    assert not model[1]._forward_pre_hooks
+
+
+def test_a_frozen_norm_keeps_its_statistics():
+    model = normed()
+    model[1].eval().requires_grad_(False)
+    assert torch.equal(scores_of(model, 20, "train"), scores_of(model, 20, "eval"))

@@ -16,7 +16,7 @@ from snip.common.errors import SnipWarning
 from snip.export.shrink import shrink, shrink_report
 from snip.masks import held_masks
 from snip.models import build
-from snip.reports.connectivity import connectivity
+from snip.paths.connectivity import connectivity
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -27,7 +27,7 @@ def pruned(name: str, sparsity: float, *, samples: int = 2) -> tuple[nn.Module, 
     model = build(name, seed=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SnipWarning)
-        snip.prune(model, batch, sparsity=sparsity)
+        snip.prune(model, batch, sparsity=sparsity, floor=0, scoring=snip.Scoring.authors())
     return model, batch
 
 

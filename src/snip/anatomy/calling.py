@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, first_line
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # what a model is called with: args, kwargs
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
@@ -19,7 +22,7 @@ def call(model: nn.Module, inputs: Any) -> Any:
     return model(*args, **kwargs)
 
 
-def arguments(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments(model: nn.Module, inputs: Any) -> Call:
     """What `call` passes. Of a batch (inputs, targets) only the inputs, if the model takes one."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
@@ -74,13 +77,7 @@ def _parts(batch: Any) -> list[Any]:
 
 def copied(value: Any) -> Any:
     """A structure with its tensors cloned: a forward may write into its input."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if type(value) in (tuple, list):
-        return type(value)(copied(part) for part in value)
-    if isinstance(value, Mapping):
-        return {key: copied(part) for key, part in value.items()}
-    return value
+    return mapped(value, lambda tensor: tensor.detach().clone())
 
 
 def first_tensor(batch: Any) -> torch.Tensor | None:
@@ -95,6 +92,19 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (Mapping, tuple, list)):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_in(part)
+
+
+def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same nested structure with `change` applied to each of its tensors."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, PackedSequence):
+        return value._replace(data=change(value.data))
+    if isinstance(value, Mapping):
+        return {key: mapped(part, change) for key, part in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(mapped(part, change) for part in value)
+    return value
 
 
 def doubled(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from snip.anatomy.snapshot import Snapshot
 
 BATCH_NORM_MODES = ("eval", "train")
+# Of two values, batch norm makes plus and minus one, whatever they are: all gradients vanish.
+FEWEST_VALUES = 8
 
 
 @contextmanager
@@ -40,12 +43,34 @@ def undisturbed(model: nn.Module) -> Iterator[Snapshot]:
             before.restore()
 
 
-def set_batch_norm(model: nn.Module, mode: str) -> None:
-    """Put every batch (or instance) norm into `mode`, and nothing else."""
+@contextmanager
+def batch_norm_in(model: nn.Module, mode: str) -> Iterator[None]:
+    """Inside the block every batch (or instance) norm is in `mode`, and nothing else."""
+    handles = []
     for module in model.modules():
         if isinstance(module, _NormBase):
+            if mode == "train" and _is_frozen(module):
+                continue  # it is kept as it is on purpose, and so are its statistics
             module.training = mode == "train"
+            if module.training and isinstance(module, _BatchNorm):
+                handles.append(module.register_forward_pre_hook(_only_with_statistics))
         elif isinstance(module, nn.RNNBase) and module.dropout == 0:
             # cuDNN computes no gradient of a recurrent layer in eval mode; without dropout
             # the two modes are the same function.
             module.training = True
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _only_with_statistics(module: nn.Module, args: tuple[Any, ...]) -> None:
+    """Use the running statistics where a batch has too few values per channel for its own."""
+    module.training = not args or args[0].numel() >= FEWEST_VALUES * args[0].shape[1]
+
+
+def _is_frozen(module: nn.Module) -> bool:
+    """Whether a norm has parameters and none of them is trained."""
+    own = list(module.parameters(recurse=False))
+    return bool(own) and not any(parameter.requires_grad for parameter in own)

@@ -80,7 +80,11 @@ RUN_FLAGS: dict[str, Flag] = {
         "What is limited: the count of connections, or their FLOPs; --sparsity is its fraction.",
         choices=BUDGETS,
     ),
-    "batch_norm": Flag("Mode of batch norm while scoring.", choices=BATCH_NORM_MODES),
+    "batch_norm": Flag(
+        "Mode of batch norm while scoring.",
+        open="eval, as the authors' code; train for your own network",
+        choices=BATCH_NORM_MODES,
+    ),
     "engine": Flag("What the training computes with.", choices=ENGINES),
 }
 TRAIN_FLAGS: dict[str, Flag] = {

@@ -30,6 +30,7 @@ class Provenance:
     batch_norm: str | None = None
     loss_reduction: str | None = None
     batch_dim: int | None = None
+    zero_parts: str | None = None
     # The data that was scored.
     loss: str | None = None
     batches: int | None = None

@@ -109,7 +109,7 @@ def initialize(
     with torch.no_grad():
         for module, key, parameter in todo:
             rule = weight_rule if _WEIGHT.fullmatch(key) else bias_rule
-            _fill(parameter, rule, fans(module, key, parameter), generator)
+            fill(parameter, rule, fans(module, key, parameter), generator)
         for normed in drawn:
             normed.measure()
         for module in model.modules():
@@ -191,12 +191,13 @@ def _known_parameters(model: nn.Module) -> list[tuple[nn.Module, str, nn.Paramet
     return found
 
 
-def _fill(
+def fill(
     parameter: nn.Parameter,
     rule: Rule | None,
     fan: tuple[int, int],
     generator: torch.Generator | None,
 ) -> None:
+    """Draw a parameter in place by a rule; zeros without one."""
     if rule is None or parameter.numel() == 0:
         parameter.zero_()
         return

@@ -9,7 +9,7 @@ from torch import nn
 
 from snip.common.errors import listed
 from snip.masks import empty_layers
-from snip.reports.connectivity import Connectivity
+from snip.paths.connectivity import Connectivity
 
 FIX = (
     "prune with floor=..., scope='erk' or scope='layer', score on more data, "

@@ -12,7 +12,7 @@ from torch import nn
 from snip.anatomy.parameters import left_out, ordinary
 from snip.common.errors import InputError
 from snip.masks import Masks, held_masks
-from snip.reports.connectivity import Connectivity, connectivity, example_input
+from snip.paths.connectivity import Connectivity, connectivity, example_input
 from snip.reports.findings import warnings_of
 from snip.reports.rows import Row, rows_of
 from snip.selection.costs import flops_per_element, uses

@@ -11,7 +11,7 @@ from torch import nn
 from snip.anatomy.normed import attribute_names
 from snip.anatomy.units import LiveUnits, live_units
 from snip.masks import Masks
-from snip.reports.connectivity import Connectivity
+from snip.paths.connectivity import Connectivity
 from snip.selection.costs import flops_per_element
 
 

@@ -56,9 +56,22 @@ def summary(report: Report) -> list[str]:
             f"kept ({percent(report.flops_ratio or 0.0)}): multiplications and additions with "
             "weights, not time."
         )
+    lines += _biases(report)
     if report.left_out:
         lines.append(f"Left out: {left_out_summary(report)}.")
     return lines
+
+
+def _biases(report: Report) -> list[str]:
+    """What became of the biases that were up for pruning."""
+    biases = [row for row in report.rows if len(row.shape) == 1]
+    if not biases:
+        return []
+    kept, total = sum(row.kept for row in biases), sum(row.total for row in biases)
+    line = f"Biases: {kept:,} of {total:,} kept."
+    if not kept:
+        line += " One that starts at zero has no sensitivity; biases='keep' leaves them all."
+    return [line]
 
 
 def left_out_summary(report: Report) -> str:

@@ -52,7 +52,7 @@ class RunConfig:
     scope: str = "global"
     floor: float = 0.0
     budget: str = "connections"
-    batch_norm: str = "eval"
+    batch_norm: str = ""  # by default the authors' "eval", for a user's network "train"
     seed: int = 0
     engine: str = "auto"  # the dense network, which has nothing to leave out, is always "dense"
     train: TrainConfig | None = None  # by default the paper's schedule for the data set
@@ -64,6 +64,7 @@ class RunConfig:
         if self.initializer == OWN and not self.is_user_model:
             self._set("initializer", "vs")  # which is what the paper's networks draw
         self._fill("train_initializer", self.initializer)
+        self._fill("batch_norm", self._usual_scoring().batch_norm)
         self._fill("train", paper_schedule(self.dataset))
         if not isinstance(self.train, TrainConfig):
             raise KindError(f"train is a {type(self.train).__name__}: give a TrainConfig.")
@@ -89,8 +90,18 @@ class RunConfig:
 
     @property
     def scoring(self) -> Scoring:
-        """How the run scores."""
-        return Scoring(reduction=self.reduction, decay=self.decay, batch_norm=self.batch_norm)
+        """How the run scores: a network of the paper the authors' way, a user's own by default."""
+        return dataclasses.replace(
+            self._usual_scoring(),
+            reduction=self.reduction,
+            decay=self.decay,
+            batch_norm=self.batch_norm,
+        )
+
+    @property
+    def least(self) -> float | str:
+        """The floor that is pruned with; a user's network gets one if no path would be left."""
+        return "auto" if self.is_user_model and not self.floor else self.floor
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON writes them; the training's seed is the run's."""
@@ -112,6 +123,7 @@ class RunConfig:
         # Without the defaults: a field that is added later must not rename the folders of old runs.
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         defaults["engine"] = "dense"  # which was the default once: names stay as they were
+        defaults["batch_norm"] = "eval"  # which it was for every network when folders got names
         train_defaults = TrainConfig().to_dict()
         ours = self.to_dict()
         train = ours.pop("train")
@@ -130,6 +142,9 @@ class RunConfig:
         parts += [self.protocol] if self.protocol == "redraw" else []
         parts += [f"{self.training.iterations}it", f"seed{self.seed}", digest[:8]]
         return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts)
+
+    def _usual_scoring(self) -> Scoring:
+        return Scoring() if self.is_user_model else Scoring.authors()
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)

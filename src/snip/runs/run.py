@@ -194,7 +194,7 @@ def prune_network(config: RunConfig, dataset: Dataset, model: nn.Module) -> Mask
             sparsity=config.sparsity,
             method=config.method,
             scope=config.scope,
-            floor=config.floor,
+            floor=config.least,
             budget=config.budget,
             scoring=config.scoring,
         )

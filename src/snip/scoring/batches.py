@@ -105,7 +105,13 @@ class SeenBatches:
         self.count = self.samples = 0
         self.first: torch.Tensor | None = None
 
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether a second pass sees the same batches; a generator is used up by the first."""
+        return not isinstance(self.batches, Iterator)
+
     def __iter__(self) -> Iterator[Batch]:
+        self.count = self.samples = 0
         for batch in self.batches:
             self.count += 1
             self.samples += batch_size(batch, self.batch_dim)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 
-import torch
 from torch import nn
 
 from snip.anatomy.normed import PARAMETRIZED
@@ -17,6 +16,7 @@ from snip.anatomy.parameters import (
 )
 from snip.common.errors import InputError, SnipWarning, listed
 from snip.scoring.gradients import Scores
+from snip.scoring.waking import silent_scores
 
 
 def scorable_parameters(model: nn.Module, params: Predicate | None) -> dict[str, nn.Parameter]:
@@ -37,14 +37,22 @@ def scorable_parameters(model: nn.Module, params: Predicate | None) -> dict[str,
     return chosen
 
 
-def check_signal(scores: Scores) -> None:
+def without_biases(model: nn.Module, params: Predicate | None) -> tuple[Predicate, tuple[str, ...]]:
+    """A predicate for the same parameters but the biases, and the names of those."""
+    chosen = scorable_parameters(model, params)
+    biases = tuple(name for name, parameter in chosen.items() if parameter.ndim <= 1)
+    weights = chosen.keys() - biases
+    return (lambda name, module, parameter: name in weights), biases
+
+
+def check_signal(model: nn.Module, scores: Scores) -> None:
     """Refuse scores that are zero everywhere; warn of layers whose scores are."""
     weights = {name: score for name, score in scores.items() if score.ndim > 1} or scores
-    silent = [name for name, score in weights.items() if not _says_something(score)]
+    silent = silent_scores(weights)
     if len(silent) == len(weights):
         raise InputError(
             "every connection sensitivity is zero: no weight moves the loss, so there is nothing "
-            "to rank. Are all weights or all gradients zero? snip.initialize(model) redraws them."
+            f"to rank. {_zero_weights(model, scores)}"
         )
     if silent:
         warnings.warn(
@@ -55,9 +63,19 @@ def check_signal(scores: Scores) -> None:
         )
 
 
-def _says_something(score: torch.Tensor) -> bool:
-    """Whether any score is not zero: then their sum is not, unless scores of both signs cancel."""
-    return bool(score.sum()) or bool(score.any())
+def _zero_weights(model: nn.Module, scores: Scores) -> str:
+    """Which weights are all zero, and the least that helps."""
+    zero = [
+        name
+        for name, parameter in ordinary(model).named_parameters()
+        if name in scores and parameter.ndim > 1 and not parameter.any()
+    ]
+    if not zero:
+        return "Are all gradients zero? snip.initialize(model) redraws the weights."
+    return (
+        f"All of {listed(zero)} is zero: snip.Scoring(zero_parts='woken') scores it as if it were "
+        "drawn, snip.initialize(model) redraws everything."
+    )
 
 
 def warn_of_parametrized(model: nn.Module, params: Predicate | None) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from snip.anatomy.parameters import Predicate, require_prunable
-from snip.anatomy.undisturbed import set_batch_norm, undisturbed
+from snip.anatomy.undisturbed import batch_norm_in, undisturbed
 from snip.common.checks import all_finite
 from snip.common.errors import InputError
 from snip.common.progress import track
@@ -44,8 +44,12 @@ def accumulated_gradients(
     chosen = require_prunable(model, params)
     loss_fn = checked_loss_fn(loss_fn)
     mean = _Mean(scoring)
-    with undisturbed(model), torch.inference_mode(False), torch.enable_grad():
-        set_batch_norm(model, scoring.batch_norm)
+    with (
+        undisturbed(model),
+        batch_norm_in(model, scoring.batch_norm),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
         for index, batch in enumerate(_tracked(as_batches(batches))):
             size = batch_size(batch, scoring.batch_dim)
             if size == 0:

@@ -14,6 +14,7 @@ from snip.common.errors import InputError, KindError, nearest
 # connection, the second lets batches that disagree both count. With one batch all three agree.
 REDUCTIONS = ("abs_of_sum", "sum_of_abs", "ema")
 LOSS_REDUCTIONS = ("mean", "sum")
+ZERO_PARTS = ("woken", "as-is")
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,26 @@ class Scoring:
     the past in its "ema". `batch_norm` is the mode of batch norms while scoring. `loss_reduction`
     says whether the loss is a mean over its batch (then batches are weighted by their size, so
     that "abs_of_sum" does not depend on how the data is cut) or a sum. The size of a batch is that
-    of dimension `batch_dim` of its first tensor (1 for time-first sequences).
+    of dimension `batch_dim` of its first tensor (1 for time-first sequences). `zero_parts` says
+    what `prune` does with parts that start at zero and hide what lies behind them (a head, the
+    last norm of a residual block, LayerScale): "woken" scores weights as if they were drawn and
+    scales as if they were one, "as-is" leaves them. `Scoring.authors()` is the authors' way.
     """
 
     reduction: str = "abs_of_sum"
     decay: float = 0.9
-    batch_norm: str = "eval"
+    # The authors' code scores with batch norms in inference mode, whose statistics are 0 and 1
+    # before training: the signal shrinks or grows from layer to layer, and with it the scores. By
+    # the batch's own statistics more layers and paths survive: see bench/defaults.py.
+    batch_norm: str = "train"
     loss_reduction: str = "mean"
     batch_dim: int = 0
+    zero_parts: str = "woken"
+
+    @classmethod
+    def authors(cls, **settings: Any) -> Scoring:
+        """The settings of the authors' code, for the paper's experiments."""
+        return cls(**{"batch_norm": "eval", "zero_parts": "as-is", **settings})
 
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:
@@ -40,6 +53,8 @@ class Scoring:
             raise nearest("batch_norm mode", self.batch_norm, BATCH_NORM_MODES)
         if self.loss_reduction not in LOSS_REDUCTIONS:
             raise nearest("loss_reduction", self.loss_reduction, LOSS_REDUCTIONS)
+        if self.zero_parts not in ZERO_PARTS:
+            raise nearest("zero_parts", self.zero_parts, ZERO_PARTS)
         if not isinstance(self.decay, Real) or not 0 <= self.decay < 1:
             raise InputError(
                 f"decay is {self.decay!r}: the moving average needs a number in [0, 1)."

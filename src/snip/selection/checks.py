@@ -1,4 +1,4 @@
-"""What is refused before connections are selected, and what is warned of after."""
+"""What is refused before connections are selected."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import warnings
 from collections.abc import Iterator, Mapping
 from numbers import Real
 
-from snip.common.errors import InputError, SnipWarning, listed
-from snip.masks import Masks, empty_layers
+from snip.common.errors import InputError, SnipWarning
+from snip.masks import Masks
 from snip.selection.budgets import Scope, check_scope, checked_sparsity, kept_count
 
 
-def check_request(sparsity: float, scope: Scope, floor: float, *, by_cost: bool) -> None:
+def check_request(sparsity: float, scope: Scope, floor: float | str, *, by_cost: bool) -> None:
     """Refuse a sparsity, scope or floor that means nothing, and those that exclude each other."""
     checked_sparsity(sparsity)
     check_scope(scope)
-    if isinstance(floor, bool) or not isinstance(floor, Real) or not 0 <= floor < math.inf:
+    if isinstance(floor, (bool, str)) or not isinstance(floor, Real) or not 0 <= floor < math.inf:
         raise InputError(f"floor is {floor!r}: give a count such as 10, or a fraction below 1.")
     if floor > 1 and floor != int(floor):
         raise InputError(
@@ -54,16 +54,3 @@ def warn_of_unused_sparsity(masks: Masks, sparsity: float, scope: Scope) -> None
 def _named_by(scope: Mapping[str, float], masks: Masks) -> Iterator[bool]:
     """For each parameter, whether it or its layer is in the scope."""
     return (name in scope or name.rpartition(".")[0] in scope for name in masks)
-
-
-def warn_of_empty_layers(masks: Masks) -> None:
-    """Name the layers that keep no connection at all."""
-    empty = empty_layers(masks)
-    if empty:
-        warnings.warn(
-            f"nothing is left of {listed(empty)} at sparsity {masks.sparsity:.4g}: the signal "
-            "ends there unless a shortcut passes it by. Use floor=..., another scope "
-            "('erk', 'layer'), more scoring data, or a lower sparsity.",
-            SnipWarning,
-            stacklevel=3,
-        )

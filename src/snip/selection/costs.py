@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils.rnn import PackedSequence
 
-from snip.anatomy.calling import call, first_tensor
+from snip.anatomy.calling import Call, call, first_tensor
 from snip.anatomy.normed import stored_parameter
 from snip.anatomy.parameters import is_conv1d, unwrap
 from snip.anatomy.undisturbed import undisturbed
@@ -35,6 +35,7 @@ class UseCounter:
         self._root_shape: torch.Size | None = None
         self._running = False  # whether the whole model's forward is
         self._inside = 0  # how many of the layers that are counted whole are at work
+        self.call: Call | None = None  # what the whole model was first called with
 
     @property
     def uses(self) -> Uses:
@@ -45,9 +46,10 @@ class UseCounter:
         return {name: count / self._samples for name, count in found.items() if count}
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before the whole model's forward: count the samples."""
+        """Before the whole model's forward: count the samples, and remember the call."""
         self._running = True
         given = [*args, *kwargs.values()]
+        self.call = self.call or (args, kwargs)
         if given and isinstance(given[0], PackedSequence):
             self._samples += int(given[0].batch_sizes[0])
             return

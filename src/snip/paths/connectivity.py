@@ -1,7 +1,7 @@
 """Which kept connections lie on a path from input to output, and which units are dead.
 
 A data-free probe: the model's own forward runs once, on one sample, with each mask in place of
-its parameter, on numbers that say only "zero" or "something" (see `paths.values`); two backward
+its parameter, on numbers that say only "zero" or "something" (see `values`); two backward
 passes then tell which connections lie between input and output.
 """
 
@@ -16,16 +16,15 @@ from typing import Any
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.nn.utils.rnn import PackedSequence
 
-from snip.anatomy.calling import arguments, tensors_in
+from snip.anatomy.calling import Call, arguments, mapped, tensors_in
 from snip.anatomy.device import device_of
 from snip.anatomy.normed import normed_weights
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, first_line
-from snip.reports.paths.probe import PathProbe
-from snip.reports.paths.values import DTYPE, constant, ones
+from snip.paths.probe import PathProbe
+from snip.paths.values import DTYPE, constant, ones
 
 Tensors = dict[str, torch.Tensor]
 LARGEST_SAMPLE = 1 << 26  # values, which take 256 MB as float32
@@ -46,10 +45,42 @@ def connectivity(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: An
     """Which connections of `masks` lie on a path. Of `inputs` only shapes and integers matter."""
     model = unwrap(model)
     try:
+        args, kwargs = arguments(model, inputs)
         with _probing(model):
-            return _probe(model, masks, inputs)
+            return _probe(model, masks, (_one_image(args), kwargs))
     except Exception as error:  # a user's forward may do anything at all
         return Connectivity(reason=f"{type(error).__name__}: {first_line(error)}")
+
+
+def has_path(
+    model: nn.Module, masks: Mapping[str, torch.Tensor], call: Call, batch_dim: int = 0
+) -> bool | None:
+    """Whether any input reaches any output; None if the model cannot be followed.
+
+    `call` is what the model was called with, and one sample of it is enough. This is much cheaper
+    than `connectivity`: one forward and one backward pass, without a gradient per connection.
+    """
+    model = unwrap(model)
+    try:
+        with _probing(model):
+            _, outputs, sources = _forward(model, masks, _one_sample(call, batch_dim))
+            first = _gradients([output.sum() for output in outputs], sources, create_graph=True)
+            return any(bool(gradient.any()) for gradient in first)
+    except Exception:  # a user's forward may do anything at all
+        return None
+
+
+def reached_outputs(
+    model: nn.Module, masks: Mapping[str, torch.Tensor], call: Call, batch_dim: int = 0
+) -> int:
+    """How many numbers of one sample's output an input reaches; 0 if it cannot be followed."""
+    model = unwrap(model)
+    try:
+        with _probing(model):
+            _, outputs, sources = _forward(model, masks, _one_sample(call, batch_dim))
+            return sum(int(x.sum()) for x in _on_paths({}, outputs, sources)[1])
+    except Exception:
+        return 0
 
 
 def example_input(model: nn.Module, shape: tuple[int, ...], dtype: str = "float32") -> torch.Tensor:
@@ -64,19 +95,9 @@ def example_input(model: nn.Module, shape: tuple[int, ...], dtype: str = "float3
         raise InputError(f"a sample of {dtype} cannot be made: pass inputs=... instead.") from error
 
 
-def _probe(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: Any) -> Connectivity:
-    leaves = {
-        name: masks[name].to(parameter.device, DTYPE).requires_grad_()
-        for name, parameter in model.named_parameters()
-        if name in masks
-    }
-    args, kwargs = arguments(model, inputs)
-    probe = PathProbe()
-    args, kwargs = _entered(_one_sample(args), probe), _entered(kwargs, probe)
-    with probe:
-        output = functional_call(model, leaves | _others(model, leaves), args, kwargs)
-    outputs = [x for x in tensors_in(output) if x.is_floating_point() and x.requires_grad]
-    effective, reached = _on_paths(leaves, outputs, probe.sources)
+def _probe(model: nn.Module, masks: Mapping[str, torch.Tensor], call: Call) -> Connectivity:
+    leaves, outputs, sources = _forward(model, masks, call)
+    effective, reached = _on_paths(leaves, outputs, sources)
     dead, width = _dead_outputs(reached)
     return Connectivity(
         {name: effective[name].cpu() & masks[name].cpu() for name in masks if name in effective},
@@ -84,6 +105,26 @@ def _probe(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: Any) -> 
         dead_outputs=dead,
         connected=any(bool(x.any()) for x in reached),
     )
+
+
+def _forward(
+    model: nn.Module, masks: Mapping[str, torch.Tensor], call: Call
+) -> tuple[Tensors, list[torch.Tensor], list[torch.Tensor]]:
+    """Run the model on masks. Returns the masks as leaves, its outputs, and where inputs enter."""
+    leaves = {
+        name: masks[name].to(parameter.device, DTYPE).requires_grad_()
+        for name, parameter in model.named_parameters()
+        if name in masks
+    }
+    probe = PathProbe()
+    args, kwargs = _entered(call, probe)
+    with probe:
+        output = functional_call(model, leaves | _others(model, leaves), args, kwargs)
+    outputs = [x for x in tensors_in(output) if x.is_floating_point() and x.requires_grad]
+    outputs = [x for x in outputs if x.ndim] or outputs  # a loss beside the logits is no output
+    if not outputs or not probe.sources:
+        raise ValueError("no output depends on a floating-point input or an embedding")
+    return leaves, outputs, probe.sources
 
 
 def _on_paths(
@@ -99,8 +140,6 @@ def _on_paths(
     biases = [name for name in leaves if "bias" in name.rpartition(".")[2]]
     weights = [name for name in leaves if name not in biases]
     seeds = [ones(output.shape, output.device) for output in outputs]
-    if not outputs or not sources:
-        raise ValueError("no output depends on a floating-point input or an embedding")
     seen = [(seed * output).sum() for seed, output in zip(seeds, outputs, strict=True)]
     first = _gradients(seen, [*sources, *(leaves[name] for name in biases)], create_graph=True)
     entered = [gradient.sum() for gradient in first[: len(sources)] if gradient.requires_grad]
@@ -151,7 +190,20 @@ def _dead_outputs(reached: list[torch.Tensor]) -> tuple[tuple[int, ...], int | N
     return tuple(torch.nonzero(~alive).flatten().tolist()), len(alive)
 
 
-def _one_sample(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _one_sample(call: Call, batch_dim: int) -> Call:
+    """The call with the first sample alone of every tensor that has the batch's size."""
+    first = next((x for x in tensors_in(call) if x.ndim > batch_dim), None)
+    size = None if first is None else first.shape[batch_dim]
+
+    def cut(x: torch.Tensor) -> torch.Tensor:
+        same = x.ndim > batch_dim and x.shape[batch_dim] == size
+        return x.narrow(batch_dim, 0, 1) if same else x
+
+    found: Call = mapped(call, cut)
+    return found
+
+
+def _one_image(args: tuple[Any, ...]) -> tuple[Any, ...]:
     # One image of a batch is enough. With fewer dimensions the first one may be time.
     if len(args) == 1 and isinstance(args[0], torch.Tensor) and args[0].ndim >= 4:
         return (args[0][:1],)
@@ -160,15 +212,7 @@ def _one_sample(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _entered(given: Any, probe: PathProbe) -> Any:
     """The same structure with every floating-point tensor as an input to follow."""
-    if isinstance(given, torch.Tensor):
-        return probe.enter(torch.ones_like(given)) if given.is_floating_point() else given
-    if isinstance(given, PackedSequence):
-        return given._replace(data=_entered(given.data, probe))
-    if isinstance(given, Mapping):
-        return {key: _entered(value, probe) for key, value in given.items()}
-    if isinstance(given, (tuple, list)):
-        return type(given)(_entered(value, probe) for value in given)
-    return given
+    return mapped(given, lambda x: probe.enter(torch.ones_like(x)) if x.is_floating_point() else x)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from snip.reports.paths.values import constant, something
+from snip.paths.values import constant, something
 from snip.tracing.operations import operation_of
 
 Tensor = torch.Tensor

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from snip.reports.paths import elementwise, layers, sequences
+from snip.paths import elementwise, layers, sequences
 from snip.tracing.kinds import Kind
 from snip.tracing.operations import operation_of
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from snip.reports.paths.values import DTYPE, constant, something
+from snip.paths.values import DTYPE, constant, something
 from snip.tracing.operations import REVERSED, operation_of
 
 Tensor = torch.Tensor

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from snip.reports.paths import layers
-from snip.reports.paths.table import rule_of
-from snip.reports.paths.values import ones
+from snip.paths import layers
+from snip.paths.table import rule_of
+from snip.paths.values import ones
 from snip.tracing.operations import IN_PLACE
 
 

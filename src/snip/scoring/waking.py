@@ -1,0 +1,149 @@
+"""Parts that start at zero: scored as if they were awake, and given back as they were.
+
+Many networks are drawn with parts that are zero at first, so that a block or a head begins as
+nothing and grows: the last norm of a residual block, a head, LayerScale (1e-6), ReZero. A
+connection behind such a part does not move the loss yet, so its sensitivity is zero (or a
+millionth of the others') whatever it is worth later, and whole blocks would be pruned away.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from snip.anatomy.parameters import (
+    EMBEDDINGS,
+    NORMS,
+    Predicate,
+    parameter_owners,
+    prunable_parameters,
+    unwrap,
+)
+from snip.common.errors import SnipWarning, listed
+from snip.masks.holding import rezero
+from snip.models.initializers import fans, fill, variance_scaling
+from snip.scoring.batches import SeenBatches
+from snip.scoring.gradients import Scores
+from snip.scoring.settings import Scoring
+
+# LayerScale begins at 1e-6 to 0.1; a scale that is everywhere the same and larger is no such part.
+LARGEST = 0.1
+
+
+@dataclass(frozen=True)
+class Part:
+    """A parameter that has one value everywhere, zero or nearly so."""
+
+    name: str
+    module: nn.Module
+    parameter: nn.Parameter
+    value: float
+    is_weight: bool  # connections, which are drawn; otherwise a scale, which becomes one
+
+    def wake(self, generator: torch.Generator) -> None:
+        """Give it the values that it is scored with."""
+        if self.is_weight:
+            fan = fans(self.module, self.name.rpartition(".")[2], self.parameter)
+            fill(self.parameter, variance_scaling, fan, generator)
+        else:
+            self.parameter.fill_(1.0)
+
+
+def score_awake(
+    model: nn.Module,
+    seen: SeenBatches,
+    params: Predicate | None,
+    scoring: Scoring,
+    score: Callable[[], Scores],
+) -> Scores:
+    """What `score` says of the model with its zero parts awake; the model is left as found."""
+    if scoring.zero_parts == "as-is":
+        return score()
+    parts, unknown = _asleep(unwrap(model), params)
+    with _awake(model, parts):
+        scores = score()
+    silent = silent_weights(scores)
+    # A zero tensor of a layer that Snip does not know may be a scale (ReZero) or a shift. Only
+    # if something stays silent is it worth finding out, by scoring once more.
+    if silent and unknown and seen.can_be_read_again:
+        with _awake(model, [*parts, *unknown]):
+            again = score()
+        if len(silent_weights(again)) < len(silent):
+            scores, parts = again, [*parts, *unknown]
+    if parts:
+        _say(parts)
+    return scores
+
+
+def silent_weights(scores: Scores) -> list[str]:
+    """Names of the weights none of whose connections has a score."""
+    return silent_scores({name: score for name, score in scores.items() if score.ndim > 1})
+
+
+def silent_scores(scores: Scores) -> list[str]:
+    """Names of those that are zero all over."""
+    # If the sum is not zero, some score is not, and the sum is had in a fifth of the time.
+    return [name for name, score in scores.items() if not score.sum() and not score.any()]
+
+
+@contextmanager
+def _awake(model: nn.Module, parts: Sequence[Part]) -> Iterator[None]:
+    """Give the parts values for the time of the block. The draw is the same at every call."""
+    generator = torch.Generator().manual_seed(0)
+    try:
+        with torch.no_grad():
+            for part in parts:
+                part.wake(generator)
+        rezero(model)  # what an earlier pruning removed stays removed
+        yield
+    finally:
+        with torch.no_grad():
+            for part in parts:
+                part.parameter.fill_(part.value)
+
+
+def _asleep(model: nn.Module, params: Predicate | None) -> tuple[list[Part], list[Part]]:
+    """The parts that start at zero, and tensors of zeros that may be scales or may be shifts."""
+    chosen, owners = prunable_parameters(model, params), parameter_owners(model)
+    sure: list[Part] = []
+    unknown: list[Part] = []
+    for name, parameter in model.named_parameters():
+        module, value = owners[name][0][1], _only_value(parameter)
+        if value is None or not parameter.requires_grad or isinstance(module, EMBEDDINGS):
+            continue
+        part = Part(name, module, parameter, value, is_weight=name in chosen)
+        if name in chosen:
+            sure += [part] if parameter.ndim > 1 and not value else []
+        elif isinstance(module, NORMS):
+            sure += [part] if name.rpartition(".")[2] == "weight" else []
+        else:
+            (sure if value else unknown).append(part)
+    return sure, unknown
+
+
+def _only_value(parameter: nn.Parameter) -> float | None:
+    """The one small value that all elements have, if they do. Most are told by their first."""
+    if not parameter.numel() or not parameter.is_floating_point():
+        return None
+    values = parameter.detach()
+    first = values[(0,) * values.ndim]
+    alike = bool(first.abs() <= LARGEST) and bool((values == first).all())
+    return float(first) if alike else None
+
+
+def _say(parts: Sequence[Part]) -> None:
+    weights = [part.name for part in parts if part.is_weight]
+    scales = [part.name for part in parts if not part.is_weight]
+    said = [f"{listed(weights)}, all zero, scored as if freshly drawn"] if weights else []
+    said += [f"{listed(scales)}, zero or nearly so, scored as if one"] if scales else []
+    warnings.warn(
+        f"parts that start at zero hide what lies behind them: {'; '.join(said)}. Their values "
+        "are unchanged. snip.Scoring(zero_parts='as-is') scores them as they are.",
+        SnipWarning,
+        stacklevel=4,
+    )
