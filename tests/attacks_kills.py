@@ -46,7 +46,7 @@ def random_config(chance: random.Random) -> RunConfig:
         batch_size=chance.choice([20, 33]),
         eval_every=chance.choice([7, 15, 40]),
         lr_drops=(20,),
-        optimizer=chance.choice(["sgd", "adam"]),
+        optimizer=chance.choice(["sgd", "adam", "adamw"]),
         lr=0.001,
         validation=chance.choice([0.0, 0.1]),
     )

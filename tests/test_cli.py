@@ -32,6 +32,16 @@ def test_help_loads_nothing_heavy() -> None:
     assert "snip demo" in done.stdout
 
 
+def test_help_of_commands_that_only_look_loads_no_torch() -> None:
+    code = (
+        "import sys; from snip.cli import main; heard = [main([name, '--help']) for name in "
+        "('inspect', 'models', 'data')]; assert 'torch' not in sys.modules; sys.exit(any(heard))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--picture" in done.stdout
+
+
 def test_a_run_that_is_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
     command = [SNIP, "run", "--model", "gru-s", "--sparsity", "0.9", "--eval-every", "20"]
     running = subprocess.Popen(

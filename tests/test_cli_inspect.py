@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_fixtures import PRUNE, Snip
+from cli_fixtures import OWN_NETWORK, PRUNE, SMALL, Snip
 from safetensors.torch import load_file, save_file
 
 from snip import Masks
@@ -131,3 +131,14 @@ def test_masks_that_are_not_of_the_network_they_name(snip: Snip) -> None:
     code, _, error = snip("inspect", "m.safetensors", "--model", "lenet-300-100")
     assert code == 2
     assert "another model" in error
+
+
+def test_inspect_of_ones_own_network_says_how_to_name_it(snip: Snip) -> None:
+    Path("mine_to_name.py").write_text(OWN_NETWORK)
+    own = ["--model", "mine_to_name:small"]
+    assert snip("run", *own, "--sparsity", "0.9", *SMALL, "--folder", "it")[0] == 0
+    for path in ("it", "it/masks.safetensors"):
+        assert "--model mine_to_name:small" in snip("inspect", path)[1]
+        code, out, _ = snip("inspect", path, *own)
+        assert code == 0
+        assert "--model" not in out

@@ -1,6 +1,7 @@
 """Files that vanish in mid-run and disks that fill up: noticed, said, and nothing is half-made."""
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from training_parts import chancy_network, repeatable
 from snip.common import files
 from snip.common.errors import FileError
 from snip.data import Dataset, load
+from snip.runs import RunConfig, run
 from snip.training import Metrics, TrainConfig, load_checkpoint, train
 from snip.training.lock import locked
 
@@ -153,6 +155,19 @@ def assert_same_end(mnist: Dataset, folder: Path) -> None:
     resumed = train(chancy_network(), mnist, CONFIG, folder=folder)
     whole = train(chancy_network(), mnist, CONFIG)
     assert repeatable(resumed.history) == repeatable(whole.history)
+
+
+@pytest.mark.parametrize("name", ["config.json", "report.json", "masks.safetensors", "engine.json"])
+def test_a_deleted_file_of_a_run_is_noticed(tmp_path: Path, name: str) -> None:
+    train = TrainConfig(iterations=40, eval_every=20, batch_size=20)
+    config = RunConfig("lenet-300-100", 0.9, engine="sparse", train=train)
+    path = tmp_path / "run" / name
+    with pytest.raises(FileError, match=rf"{name} was deleted while the training ran"):
+        run(config, folder=tmp_path / "run", on_metrics=at(20, path.unlink), checkpoint_seconds=0)
+    if name == "config.json":
+        path.write_text(json.dumps(config.to_dict()))
+    run(config, folder=tmp_path / "run")  # which goes on, and puts the others back
+    assert path.exists()
 
 
 @pytest.mark.parametrize("what", ["folder", "metrics"])

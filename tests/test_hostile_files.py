@@ -221,6 +221,21 @@ def test_masks_that_claim_an_enormous_sample(tmp_path: Path) -> None:
         snip.report(model, masks.with_provenance(input_shape=(2**30, 2**30)))
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_masks_that_claim_a_sample_of_any_kind() -> None:
+    model = pruned("mlp")
+    masks = snip.held_masks(model)
+    assert masks is not None
+    kinds = [name for name, value in vars(torch).items() if isinstance(value, torch.dtype)]
+    for kind in kinds:
+        claimed = masks.with_provenance(input_dtype=kind)
+        if kind.startswith(("qint", "quint")):
+            with pytest.raises(snip.InputError, match="cannot be made"):
+                snip.report(model, claimed)
+        else:
+            assert snip.report(model, claimed).kept == masks.kept
+
+
 def test_the_cache_of_decoded_images_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,13 @@ def test_inspect_says_what_is_missing_and_extra(snip: Snip, folder: Path) -> Non
     assert "there is no sums.json" in out
 
 
+def test_inspect_without_masks_takes_the_sparsity_of_the_result(snip: Snip, folder: Path) -> None:
+    (folder / "masks.safetensors").unlink()
+    code, out, _ = snip("inspect", folder)
+    assert code == 0
+    assert dict(line.split(maxsplit=1) for line in out.splitlines())["sparsity"] == "95.00%"
+
+
 def test_a_damaged_file_is_named_among_all_that_changed(snip: Snip, folder: Path) -> None:
     (folder / "masks.safetensors").write_bytes(b"")
     (folder / "report.json").write_text("{}")

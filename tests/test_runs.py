@@ -22,8 +22,8 @@ from snip.training.lock import locked
 SHORT = TrainConfig(iterations=100, lr_drops=(60,), eval_every=50)
 CONFIG = RunConfig("lenet-300-100", 0.95, train=SHORT)
 FILES = [
-    "checkpoint.pt", "config.json", "masks.safetensors", "metrics.jsonl", "model.safetensors",
-    "report.json", "result.json", "selected.safetensors", "sums.json",
+    "checkpoint.pt", "config.json", "engine.json", "masks.safetensors", "metrics.jsonl",
+    "model.safetensors", "report.json", "result.json", "selected.safetensors", "sums.json",
 ]  # fmt: skip
 
 

@@ -82,11 +82,14 @@ def test_name_depends_on_what_differs_from_the_default() -> None:
     same = RunConfig("lenet-300-100", 0.95, dataset="mnist", train=TrainConfig(), initializer="vs")
     assert same == paper
     assert same.folder_name == paper.folder_name
-    # Pinned: a field that is added later must not rename the runs of today.
-    assert paper.identity().keys() == {
+    # Pinned: a field that is added later must not rename the runs of today, nor must "auto", which
+    # took the place of "dense" as the default engine.
+    assert paper.identity()["engine"] == "auto"
+    dense = dataclasses.replace(paper, engine="dense")
+    assert dense.identity().keys() == {
         "dataset", "initializer", "model", "score_batch_size", "sparsity", "train_initializer"
     }  # fmt: skip
-    assert paper.folder_name == "lenet-300-100_mnist_snip-0.95_75000it_seed0_ce950196"
+    assert dense.folder_name == "lenet-300-100_mnist_snip-0.95_75000it_seed0_ce950196"
     names = {
         dataclasses.replace(paper, **change).folder_name
         for change in (

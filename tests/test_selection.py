@@ -1,5 +1,6 @@
 """Exactly kappa, a fixed tie rule, and every scope."""
 
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import snip
+from snip.runs import RunConfig
 from snip.selection.budgets import erk_densities
 from snip.selection.topk import keep_top
 
@@ -272,3 +274,21 @@ def test_an_empty_parameter_is_no_trouble():
     scores = {"a": torch.rand(4, 5), "none": torch.zeros(0, 5)}
     for scope in ("global", "layer", "uniform", "erk"):
         assert snip.select(scores, sparsity=0.5, scope=scope).kept == 10
+
+
+def test_a_floor_is_a_fraction_or_a_whole_count():
+    scores = {"a.weight": torch.rand(4, 5), "b.weight": torch.rand(5, 2)}
+    with pytest.raises(snip.InputError, match=r"floor is 1\.5: from 1 on it is a count"):
+        snip.select(scores, sparsity=0.5, floor=1.5)
+    with pytest.raises(snip.InputError, match=r"floor is 1\.5"):
+        RunConfig("lenet-300-100", 0.5, floor=1.5)
+
+
+def test_a_scope_that_leaves_the_sparsity_nothing_to_say():
+    scores = {"a.weight": torch.rand(40, 5), "b.weight": torch.rand(50, 2)}
+    with pytest.warns(snip.SnipWarning, match=r"0\.5 in all: the sparsity=0\.9 .* no effect"):
+        snip.select(scores, sparsity=0.9, scope={"a": 0.5, "b.weight": 0.5})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        snip.select(scores, sparsity=0.9, scope={"a": 0.5})  # the rest has the common one
+        snip.select(scores, sparsity=0.5, scope={"a": 0.5, "b": 0.5})

@@ -321,6 +321,12 @@ def test_batches_and_losses_that_cannot_work_are_named(loss_fn, batch, message):
         snip.connection_sensitivity(model, batch, loss_fn)
 
 
+def test_a_batch_dimension_that_there_is_not():
+    model, batch = nn.Linear(4, 3), (torch.randn(8, 4), torch.randint(3, (8,)))
+    with pytest.raises(snip.InputError, match=r"batch_dim is 5, .* \(8, 4\): .* from 0 to 1"):
+        snip.prune(model, batch, sparsity=0.5, scoring=snip.Scoring(batch_dim=5))
+
+
 def normed():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))

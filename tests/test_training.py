@@ -97,10 +97,10 @@ def test_without_validation_the_last_model_counts(mnist: Dataset) -> None:
     assert all(torch.equal(v, result.weights[n]) for n, v in model.state_dict().items())
 
 
-def test_adam_trains_and_keeps_zeros(mnist: Dataset) -> None:
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_other_optimisers_train_and_keep_zeros(mnist: Dataset, optimizer: str) -> None:
     model = pruned_network(mnist)
-    config = dataclasses.replace(CONFIG, optimizer="adam", lr=1e-3, weight_decay=0.0)
-    result = train(model, mnist, config)
+    result = train(model, mnist, CONFIG.with_optimizer(optimizer))
     assert result.test_error < 0.5
     assert result.final.sparsity == snip.held_masks(model).sparsity
 

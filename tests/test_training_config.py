@@ -43,7 +43,7 @@ def test_unknown_names_get_the_nearest() -> None:
     with pytest.raises(InputError, match=r"did you mean 'mnist'"):
         paper_schedule("mnits")
     with pytest.raises(InputError, match=r"did you mean 'adam'"):
-        TrainConfig(optimizer="adamw")
+        TrainConfig(optimizer="adm")
     with pytest.raises(InputError, match=r"did you mean 'momentum'"):
         TrainConfig.from_dict({"momentun": 0.9})
 

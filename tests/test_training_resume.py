@@ -46,8 +46,11 @@ def test_stopped_run_resumes_to_the_same_bits(mnist: Dataset, tmp_path: Path, st
     assert all(torch.equal(value, whole.weights[n]) for n, value in resumed.weights.items())
 
 
-def test_adam_resumes_to_the_same_bits(mnist: Dataset, tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, optimizer="adam", lr=1e-3)
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_other_optimisers_resume_to_the_same_bits(
+    mnist: Dataset, tmp_path: Path, optimizer: str
+) -> None:
+    config = CONFIG.with_optimizer(optimizer)
     whole_model, fresh = chancy_network(), chancy_network()
     train(whole_model, mnist, config)
     with pytest.raises(StoppedError):

@@ -1,6 +1,7 @@
 """The fused step does what torch's own loop does."""
 
 import copy
+import functools
 import pickle
 import warnings
 
@@ -11,6 +12,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import snip
+from snip.engine.fused.step import wrong_answers
 
 SETTINGS = [
     {"lr": 0.1},
@@ -352,3 +354,33 @@ def test_hooks_of_the_network_and_of_all_optimisers_are_heard():
     snip.training_step(fast, optimizer)(images, labels)
     handles[1].remove()
     assert heard == ["network", "step", "step"]
+
+
+def test_a_step_that_was_replaced_is_called():
+    fast, _, (images, labels) = pair_of_networks(mlp)
+    optimizer = torch.optim.SGD(fast.parameters(), lr=0.1)
+    take_step = snip.training_step(fast, optimizer)
+    ordinary_step, calls = optimizer.step, []
+
+    @functools.wraps(ordinary_step)
+    def counting(*arguments):
+        calls.append("step")
+        return ordinary_step(*arguments)
+
+    optimizer.step = counting
+    take_step(images, labels)
+    assert calls == ["step"]
+
+
+def test_a_schedule_of_rates_keeps_the_native_update():
+    fast, _, (images, labels) = pair_of_networks(mlp)
+    optimizer = torch.optim.SGD(fast.parameters(), lr=0.1)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    snip.training_step(fast, optimizer)(images, labels)
+    assert all(p.grad is None for p in fast.parameters())
+
+
+def test_no_label_of_a_byte_is_ignored():
+    labels = torch.full((3,), 156, dtype=torch.uint8)  # -100 in a byte
+    assert wrong_answers(torch.eye(3, 200), labels) == 3
+    assert wrong_answers(torch.eye(3, 200), torch.full((3,), -100)) == 0

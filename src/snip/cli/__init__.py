@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from snip.cli.lazy import Entry, LazyGroup
-from snip.common.console import complain, remark, say
+from snip.common.console import complain, finish, remark, say
 from snip.common.errors import InputError
 
 # Nothing here may import torch: `snip --help` answers at once, a command loads what it needs.
@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             code = app(args=arguments, prog_name="snip", standalone_mode=False)
+            finish()
     except UsageError as error:
         complain(_usage(error))
         return 2

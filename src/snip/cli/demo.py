@@ -12,12 +12,13 @@ from snip.cli.options import Threads, option, switch
 from snip.common.console import remark, say, show_table, size
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
+from snip.common.figures import percent
+from snip.common.places import exists
 from snip.engine.choice import ENGINES
 from snip.export import compact
 from snip.masks import Masks
 from snip.models import build
 from snip.reports.pictures import survivors
-from snip.reports.text import percent
 from snip.runs import RunConfig, RunResult, run
 from snip.runs.folder import RESULT, SELECTED
 from snip.training.journal import MASKS
@@ -62,7 +63,7 @@ def command(
 
 def _run(config: RunConfig, out: Path, resume: bool) -> RunResult:
     what = f"{config.sparsity:.0%} pruned" if config.sparsity else "dense"
-    known = resume and (out / config.folder_name / RESULT).exists()
+    known = resume and exists(out / config.folder_name / RESULT)
     remark(
         f"{MODEL}, {what}: "
         + ("trained before, --no-resume trains it again" if known else "training ...")
@@ -87,8 +88,8 @@ def _show(dense: RunResult, pruned: RunResult) -> None:
         ],
     )
     say(f"{dense.total / pruned.kept:.0f} times fewer connections, chosen before the first step.")
-    if pruned.config.engine == "dense":
-        say("Training is not faster: zeros are still multiplied; --engine sparse leaves them out.")
+    if pruned.engine.get("engine") == "dense":
+        say("Training is not faster: zeros were multiplied too; --engine sparse leaves them out.")
 
 
 def _compact_file(pruned: RunResult) -> Path:

@@ -10,10 +10,11 @@ import torch
 
 from snip.cli.reading import State, Weights, network_of
 from snip.common.errors import FileError, InputError
+from snip.common.figures import percent
+from snip.common.places import exists
 from snip.masks import Masks
 from snip.reports.report import Report, report
-from snip.reports.text import percent
-from snip.runs import RunResult
+from snip.runs import RunResult, chance_note
 from snip.runs.folder import CONFIG, RESULT, SUMS, read_config
 from snip.runs.sums import Changes, changes
 from snip.training.journal import MASKS, METRICS
@@ -23,6 +24,10 @@ from snip.training.metrics import read_metrics
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 # Fields of a provenance that are not shown to people: they are for machines.
 HIDDEN = ("uses", "left_out", "seeds", "versions")
+
+
+# What the masks of a run's folder add to what its other files say.
+FOR_RUNS = ("sparsity", "kept", "report")
 
 
 class Parameter(NamedTuple):
@@ -65,6 +70,11 @@ def of_masks(path: Path, masks: Masks, model: str | None, dataset: str | None) -
     """What masks keep, where they come from, and the report if the network is known."""
     provenance = masks.provenance.to_dict()
     notes = {key: value for key, value in provenance.items() if key not in HIDDEN}
+    found = _report(masks, model, dataset)
+    own = masks.provenance.model
+    if found is None and own is not None and ":" in own:
+        # It is not imported by itself: a file must not make us run code.
+        notes["report"] = f"name your network for units, FLOPs and paths: --model {own}"
     return Finding(
         "masks",
         path,
@@ -73,7 +83,7 @@ def of_masks(path: Path, masks: Masks, model: str | None, dataset: str | None) -
         | {"provenance": provenance},
         tuple(Parameter(name, int(mask.sum()), mask.numel()) for name, mask in masks.items()),
         masks,
-        _report(masks, model, dataset),
+        found,
     )
 
 
@@ -93,13 +103,13 @@ def of_weights(path: Path, weights: Weights) -> Finding:
 
 def of_folder(folder: Path, model: str | None, dataset: str | None) -> Finding:
     """A run: its result, or how far it is, and its masks."""
-    if not (folder / CONFIG).exists():
+    if not exists(folder / CONFIG):
         raise FileError(f"{folder} is no run folder: it has no {CONFIG}.")
-    changed = changes(folder) if (folder / RESULT).exists() else None
+    changed = changes(folder) if exists(folder / RESULT) else None
     try:
         run = _run(folder, changed)
-        if not (folder / MASKS).exists():
-            return replace(run, shown=run.shown | {"sparsity": percent(0)})
+        if not exists(folder / MASKS):
+            return run
         found = of_masks(folder / MASKS, Masks.load(folder / MASKS), model, dataset)
     except FileError as error:
         if changed is None or not changed.altered:
@@ -107,7 +117,7 @@ def of_folder(folder: Path, model: str | None, dataset: str | None) -> Finding:
         raise FileError(f"{error} Of its files are {changed}.") from error
     return replace(
         run,
-        shown=run.shown | _counts(found.masks),
+        shown=run.shown | {key: found.shown[key] for key in FOR_RUNS if key in found.shown},
         data=run.data | {"masks": dict(found.data)},
         parameters=found.parameters,
         masks=found.masks,
@@ -118,9 +128,9 @@ def of_folder(folder: Path, model: str | None, dataset: str | None) -> Finding:
 def _run(folder: Path, changed: Changes | None) -> Finding:
     """What a run's folder says beside its masks."""
     config = read_config(folder)
-    finished = (folder / RESULT).exists()
+    finished = exists(folder / RESULT)
     result = RunResult.read(folder, verify=False) if finished else None
-    history = read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
+    history = read_metrics(folder / METRICS) if exists(folder / METRICS) else []
     done = history[-1].iteration if history else 0
     going = f"{done:,} of {config.training.iterations:,} iterations evaluated"
     shown: dict[str, object] = {
@@ -130,8 +140,13 @@ def _run(folder: Path, changed: Changes | None) -> Finding:
         "seed": config.seed,
         "state": "finished" if finished else f"{going}; `snip run` with the same flags goes on",
     }
+    # A run's masks, if they are there, say more; they may be deleted, or not made yet.
+    shown["sparsity"] = percent(config.sparsity if result is None else result.sparsity)
     if result is not None:
         shown |= {"test error": percent(result.test_error), "seconds": f"{result.seconds:.1f}"}
+        shown |= {"engine": result.engine_note}
+        note = chance_note(result)
+        shown |= {} if note is None else {"note": note}
         shown |= {"files": f"not known: there is no {SUMS}" if changed is None else str(changed)}
     data: dict[str, Any] = {
         "finished": finished,

@@ -12,6 +12,7 @@ import typer
 
 from snip.algorithm import BUDGETS
 from snip.anatomy.undisturbed import BATCH_NORM_MODES
+from snip.common.checks import checked_whole
 from snip.common.errors import InputError, nearest
 from snip.engine.choice import ENGINES
 from snip.models import IMAGES, MODELS
@@ -19,7 +20,7 @@ from snip.models.initializers import INITIALIZERS
 from snip.runs import METHODS, PROTOCOLS, RunConfig
 from snip.scoring.settings import REDUCTIONS
 from snip.selection.budgets import SCOPES
-from snip.training import OPTIMIZERS, SCHEDULES, TrainConfig, shortened
+from snip.training import OPTIMIZERS, SCHEDULES, TrainConfig, epoch_iterations, shortened
 
 WHAT, PRUNING, TRAINING = "What", "Pruning", "Training"
 PAPER, SHORT = "paper", "short"
@@ -36,6 +37,11 @@ class Flag(NamedTuple):
     open: str = ""  # what help says about a default that is filled in later
     choices: tuple[str, ...] = ()
     suggested: tuple[str, ...] = ()  # for the shell's completion; other values are welcome
+
+
+def _by_optimizer(field: str) -> str:
+    """What help says about a default that depends on the optimiser."""
+    return "; ".join(f"{given[field]:g} for {name}" for name, given in OPTIMIZERS.items())
 
 
 RUN_FLAGS: dict[str, Flag] = {
@@ -82,10 +88,10 @@ RUN_FLAGS: dict[str, Flag] = {
     "engine": Flag("What the training computes with.", choices=ENGINES),
 }
 TRAIN_FLAGS: dict[str, Flag] = {
-    "optimizer": Flag("The rule of a step.", choices=OPTIMIZERS),
-    "lr": Flag("Learning rate at the start."),
+    "optimizer": Flag("The rule of a step.", choices=(*OPTIMIZERS,)),
+    "lr": Flag("Learning rate at the start.", open=_by_optimizer("lr")),
     "momentum": Flag("Of SGD."),
-    "weight_decay": Flag("L2 penalty."),
+    "weight_decay": Flag("L2 penalty; AdamW's decay.", open=_by_optimizer("weight_decay")),
     "batch_size": Flag("Images per step."),
     "iterations": Flag("Steps of training."),
     "lr_drops": Flag("Iterations at which the learning rate drops, such as 1000,2000; or none."),
@@ -117,16 +123,34 @@ def with_flags(fields: Iterable[str]) -> Callable[[F], F]:
     return decorate
 
 
-def run_config(flags: Mapping[str, Any], *, schedule: str = PAPER) -> RunConfig:
-    """The configuration that the flags ask for. A flag that is not given leaves the default."""
+def run_config(
+    flags: Mapping[str, Any], *, schedule: str = PAPER, epochs: int | None = None
+) -> RunConfig:
+    """The configuration that the flags ask for. A flag that is not given leaves the default.
+
+    `epochs` squeezes the schedule into so many, in place of a number of iterations.
+    """
     given = {name: value for name, value in flags.items() if value is not None}
     if "lr_drops" in given:
         given["lr_drops"] = parsed_drops(given["lr_drops"])
     run = {name: value for name, value in given.items() if name in RUN_FIELDS}
-    train = RunConfig(**run).train or TrainConfig()
-    train = scheduled(train, schedule, given.get("iterations"))
+    plain = RunConfig(**run)
     changes = {name: value for name, value in given.items() if name in TRAIN_FIELDS}
+    train = (plain.train or TrainConfig()).with_optimizer(changes.get("optimizer", "sgd"))
+    if epochs is not None:
+        changes["iterations"] = _iterations(epochs, plain.dataset, train, changes)
+        schedule = SHORT
+    train = scheduled(train, schedule, changes.get("iterations"))
     return RunConfig(**run, train=dataclasses.replace(train, **changes))
+
+
+def _iterations(epochs: int, dataset: str, train: TrainConfig, changes: dict[str, Any]) -> int:
+    """So many epochs in iterations; the length of one depends on other flags."""
+    if "iterations" in changes:
+        raise InputError("--epochs and --iterations both say how long to train: give one of them.")
+    known = {name: changes[name] for name in ("batch_size", "validation") if name in changes}
+    each = epoch_iterations(dataset, dataclasses.replace(train, **known))
+    return checked_whole("epochs", epochs, least=1) * each
 
 
 def scheduled(train: TrainConfig, schedule: str, iterations: int | None) -> TrainConfig:

@@ -8,15 +8,9 @@ from typing import Annotated
 
 import typer
 
-from snip.cli.findings import Finding, of_folder, of_masks, of_weights
 from snip.cli.options import Json, option
 from snip.cli.outputs import require_file_name
-from snip.cli.reading import read
-from snip.common.console import remark, say, show, show_facts, show_table
-from snip.common.errors import InputError
-from snip.masks import Masks
-from snip.reports.pictures import survivors
-from snip.reports.text import percent
+from snip.common.console import say
 
 DETAILS = "The kind of a file is told by its content. Nothing in it is executed."
 EXAMPLES = (
@@ -51,37 +45,13 @@ def command(
 ) -> None:
     """Say what is in masks, weights or a run's folder."""
     require_file_name(picture, "--picture")
-    found = _find(path, model, dataset)
+    # Imported here, because this loads torch, and a help text needs none of it.
+    from snip.cli.inspection import draw, find, show_finding
+
+    found = find(path, model, dataset)
     if picture is not None:
-        _draw(found, picture)
+        draw(found, picture)
     if as_json:
         say(json.dumps(found.to_dict(), indent=2))
     else:
-        _show(found)
-
-
-def _find(path: Path, model: str | None, dataset: str | None) -> Finding:
-    if path.is_dir():
-        return of_folder(path, model, dataset)
-    content = read(path)
-    if isinstance(content, Masks):
-        return of_masks(path, content, model, dataset)
-    return of_weights(path, content)
-
-
-def _show(found: Finding) -> None:
-    show_facts({"kind": found.kind, "path": found.path, **found.shown})
-    if found.report is not None:
-        show(found.report)
-    elif found.parameters:
-        show_table(
-            ("parameter", "kept", "total", "density"),
-            [(p.name, p.kept, p.total, percent(p.density)) for p in found.parameters],
-        )
-
-
-def _draw(found: Finding, picture: Path) -> None:
-    if found.masks is None:
-        raise InputError(f"there is nothing to draw: {found.path} has no masks.")
-    survivors(found.masks, picture)
-    remark(f"picture: {picture}")
+        show_finding(found)

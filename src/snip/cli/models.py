@@ -6,7 +6,6 @@ import json
 
 from snip.cli.options import Json
 from snip.common.console import say, show_table
-from snip.models import MODELS
 
 DETAILS = "Your own network needs no entry here: give it as package.module:function."
 EXAMPLES = ("snip models", "snip models --json")
@@ -14,6 +13,9 @@ EXAMPLES = ("snip models", "snip models --json")
 
 def command(*, as_json: Json = False) -> None:
     """List the networks that have a name."""
+    # Imported here, because this loads torch, and a help text needs none of it.
+    from snip.models import MODELS
+
     rows = [
         (spec.name, dataset, total, spec.sparsities.get(dataset, ()))
         for spec in MODELS.values()

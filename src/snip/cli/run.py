@@ -17,11 +17,12 @@ from snip.cli.flags import (
     run_config,
     with_flags,
 )
+from snip.cli.length import chosen_length
 from snip.cli.options import DataDir, Device, Download, Threads, option, switch
 from snip.common.console import remark, show_facts
 from snip.common.device import set_up_torch
-from snip.reports.text import percent
-from snip.runs import RunConfig, RunResult, resolve_model, run
+from snip.common.figures import percent
+from snip.runs import RunConfig, RunResult, chance_note, resolve_model, run
 from snip.runs.folder import BEGUN, FINISHED, STOPPED, require_own, state_of
 
 DETAILS = (
@@ -32,15 +33,25 @@ EXAMPLES = (
     "snip run --model lenet-300-100 --sparsity 0.95",
     "snip run --model lenet-5-caffe --sparsity 0.98 --schedule short",
     "snip run --model vgg-d --sparsity 0.95 --protocol redraw --dry-run",
-    "snip run --model mynets.small:build --sparsity 0.9 --iterations 2000",
+    "snip run --model mynets.small:build --sparsity 0.9 --epochs 5 --optimizer adamw",
 )
 
 Schedule = Annotated[
-    str,
+    str | None,
     typer.Option(
         help=f"{PAPER}: the paper's iterations and drops; {SHORT}: the same squeezed into "
         "--iterations (by default a tenth).",
+        show_default=f"{PAPER}; of your own network the length is asked for, or 10 epochs",
         metavar="NAME",
+        rich_help_panel=TRAINING,
+    ),
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option(
+        help="Passes over the training set, in place of --iterations; the drops of the schedule "
+        "keep their proportions.",
+        metavar="N",
         rich_help_panel=TRAINING,
     ),
 ]
@@ -58,7 +69,8 @@ Folder = Annotated[
 @with_flags([*RUN_FIELDS, *TRAIN_FIELDS])
 def command(
     *,
-    schedule: Schedule = PAPER,
+    schedule: Schedule = None,
+    epochs: Epochs = None,
     out: Out = Path("runs"),
     folder: Folder = None,
     resume: Annotated[bool, switch(help="Go on from the last checkpoint.")] = True,
@@ -70,9 +82,22 @@ def command(
     **flags: Any,
 ) -> None:
     """Prune, train and test one configuration."""
-    config = run_config(flags, schedule=schedule)
-    place = folder or out / config.folder_name
+    config = run_config(flags, schedule=schedule or PAPER, epochs=epochs)
     set_up_torch(threads=threads, device=device)
+
+    def place_of(config: RunConfig) -> Path:
+        return folder or out / config.folder_name
+
+    said = (schedule, epochs, flags.get("iterations"))
+    if config.is_user_model and all(flag is None for flag in said):
+        config = chosen_length(
+            config,
+            lambda epochs: run_config(flags, epochs=epochs),
+            place_of,
+            device=device,
+            may_ask=not dry_run,
+        )
+    place = place_of(config)
     _remark_on_drops(config)
     if dry_run:
         _show_plan(config, place)
@@ -102,10 +127,14 @@ def show_result(result: RunResult) -> None:
             "test error": f"{percent(result.test_error)} ({selection})",
             "sparsity": percent(result.sparsity),
             "kept": f"{result.kept:,} of {result.total:,}",
+            "engine": result.engine_note,
             "seconds": f"{result.seconds:.1f}",
             "folder": result.folder,
         }
     )
+    note = chance_note(result)
+    if note is not None:
+        remark(f"warning: {note}")
 
 
 def _show_plan(config: RunConfig, place: Path) -> None:

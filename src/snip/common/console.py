@@ -9,10 +9,11 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from snip.common.errors import escaped
+from snip.common.errors import FileError, escaped
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -20,27 +21,30 @@ if TYPE_CHECKING:
 WIDE = 160  # columns where there is no terminal, so that tables in a log are not folded
 
 
-def console(file: TextIO | None = None) -> Console:
-    """A console (by default on stdout) that prints text as it is, without markup or colours."""
+def console(file: TextIO) -> Console:
+    """A console that prints text as it is, without markup or colours."""
     from rich.console import Console
 
-    file = file or sys.stdout
     width = None if file.isatty() or os.environ.get("COLUMNS") else WIDE
     return Console(file=file, width=width, markup=False, highlight=False, emoji=False)
 
 
 def say(text: str) -> None:
     """One line on stdout, whatever its length."""
-    sys.stdout.write(escaped(text, keep="\n") + "\n")
+    with _stdout() as stdout:
+        stdout.write(escaped(text, keep="\n") + "\n")
 
 
 def remark(text: str) -> None:
     """A line beside the results, on stderr."""
-    sys.stderr.write(escaped(text, keep="\n") + "\n")
+    if sys.stderr is not None:  # a process may be started with a closed one
+        sys.stderr.write(escaped(text, keep="\n") + "\n")
 
 
 def complain(text: str) -> None:
     """A user's mistake as one paragraph on stderr."""
+    if sys.stderr is None:
+        return
     if sys.stderr.isatty():
         # Paths and commands are not broken across lines, so that they can be copied.
         text = textwrap.fill(
@@ -55,7 +59,15 @@ def complain(text: str) -> None:
 
 def show(renderable: RenderableType) -> None:
     """Print a table or another object of rich on stdout."""
-    console().print(renderable)
+    with _stdout() as stdout:
+        console(stdout).print(renderable)
+
+
+def finish() -> None:
+    """Write out what is still held back: a full disk is told here, and not at Python's end."""
+    if sys.stdout is not None:
+        with _stdout() as stdout:
+            stdout.flush()
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -86,6 +98,24 @@ def show_facts(facts: Mapping[str, object]) -> None:
 def size(count: float) -> str:
     """A number of bytes in MB or kB."""
     return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
+
+
+@contextmanager
+def _stdout() -> Iterator[TextIO]:
+    """Where results go; FileError if it is closed, or takes no more."""
+    if sys.stdout is None:
+        raise FileError("the result cannot be shown: the standard output is closed. Open it.")
+    try:
+        yield sys.stdout
+    except OSError as error:
+        # What is still held back would fail again when Python ends: it goes nowhere instead.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
+            return
+        raise FileError(
+            f"the result cannot be shown: the standard output failed ({error.strerror}). "
+            "Send it elsewhere."
+        ) from error
 
 
 def _is_number(text: str) -> bool:

@@ -9,6 +9,9 @@ from typing import Any
 
 LONGEST = 2000  # characters of a message: it may quote a file, which may have megabytes of them
 
+# Of two names with this much in common (difflib's measure) one is probably a slip for the other.
+LIKE = 0.6
+
 
 class InputError(ValueError):
     """A mistake in what the user gave; nothing was changed."""
@@ -87,7 +90,7 @@ def nearest(kind: str, name: str, known: Iterable[str]) -> InputError:
     wanted = _letters(shortened(str(name), 100))
     # "lenet5" is the beginning of "lenet-5-caffe", though "alexnet-s" shares as many letters.
     close = [p for p in plain if wanted and p.startswith(wanted)]
-    close = close or difflib.get_close_matches(wanted, plain, n=1, cutoff=0.4)
+    close = close or difflib.get_close_matches(wanted, plain, n=1, cutoff=LIKE)
     hint = f"did you mean {plain[close[0]]!r}? " if close else ""
     return InputError(f"unknown {kind} {shown(name)}: {hint}Known: {', '.join(names)}.")
 

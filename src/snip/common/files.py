@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import secrets
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any
 from safetensors import SafetensorError
 
 from snip.common.errors import FileError, MissingPackageError, escaped, first_line
+from snip.common.places import PathLike, exists, forbidden, require_ordinary, unreadable
 
-PathLike = str | os.PathLike[str]
 NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # a full disk, a used-up quota
 TEMPORARY = ".snip-tmp-"  # how the name of a file begins that is still being written
 # Bytes of a JSON text: none of ours comes near, and Python takes up to 24 times as many for it.
@@ -70,26 +69,17 @@ def reading(path: PathLike, *, what: str = "file", fix: str = ANOTHER) -> Iterat
     except (FileError, MissingPackageError):
         raise
     except FileNotFoundError as error:
+        if exists(path):  # safetensors says this of a file that it may not open
+            raise forbidden(path) from error
         raise FileError(f"there is no {what} {path}.") from error
     except PermissionError as error:
-        raise unreadable(path, "permission denied", "give yourself read access to it") from error
+        raise forbidden(path) from error
     except MemoryError as error:
         raise unreadable(path, "out of memory", "free some memory") from error
     except Exception as error:
-        # Parsers have a dozen ways to fail on a hostile file; all of them mean the same here.
-        raise damaged(path, error, fix) from error
-
-
-def require_ordinary(path: PathLike) -> None:
-    """Refuse a folder, a pipe or a device: opening a pipe would wait for ever."""
-    try:
-        mode = os.stat(path).st_mode
-    except (OSError, ValueError):  # what is not there is told by whoever opens it
-        return
-    if stat.S_ISDIR(mode):
-        raise FileError(f"{path} is a folder: give a file in it.")
-    if not stat.S_ISREG(mode):
-        raise FileError(f"{path} is no ordinary file: give a file.")
+        # Parsers have a dozen ways to fail on a hostile file; all of them mean the same here. What
+        # they said is no cause to print beside this: it may quote the file, unescaped.
+        raise damaged(path, error, fix) from None
 
 
 def read_bytes(path: PathLike, *, most: int) -> bytes:
@@ -146,11 +136,6 @@ def damaged(path: PathLike, reason: object, fix: str = ANOTHER) -> FileError:
         said = first_line(reason) if str(reason) else type(reason).__name__
         reason = f"no {said}" if isinstance(reason, KeyError) else said
     return FileError(f"{path} is damaged or of another version ({escaped(str(reason))}): {fix}.")
-
-
-def unreadable(path: PathLike, reason: object, fix: str) -> FileError:
-    """The error for a file that may be whole, but is missing, forbidden or another one."""
-    return FileError(f"cannot read {path} ({escaped(str(reason))}): {fix}.")
 
 
 def remove_leftovers(folder: Path) -> None:

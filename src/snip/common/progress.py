@@ -14,7 +14,7 @@ BAR_EVERY = 0.5  # drawing takes about 4 ms: at most 1% of the time
 
 def track(iterable: Iterable[T], *, description: str, total: int | None = None) -> Iterator[T]:
     """Yield from `iterable`, with a bar and the time left once it proves long."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield from iterable
         return
     from rich.console import Console

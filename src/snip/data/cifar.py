@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from snip.common.files import damaged, read_bytes
+from snip.common.places import is_file
 from snip.data.reading import reading
 from snip.data.safe_pickle import PickledArray, load_arrays
 from snip.data.spec import Content, Reader, Spec
@@ -37,10 +38,10 @@ def _layout(
 ) -> Reader | None:
     names = tuple(part + ending for part in _PARTS)
     for place in (folder / unpacked, folder):
-        if any((place / name).is_file() for name in names):
+        if any(is_file(place / name) for name in names):
             return lambda: _content(_read_folder(place, names), place, names, parse)
     path = folder / archive
-    if path.is_file():
+    if is_file(path):
         return lambda: _content(_read_archive(path, names), path, names, parse)
     return None
 

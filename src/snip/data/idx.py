@@ -11,7 +11,8 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
-from snip.common.files import damaged, unreadable
+from snip.common.files import damaged
+from snip.common.places import is_file, unreadable
 from snip.data.reading import FETCH_AGAIN, reading
 from snip.data.spec import Content, Reader, Spec
 from snip.data.split import Split
@@ -99,4 +100,4 @@ def _read_split(folder: Path, part: str, spec: Spec) -> Split:
 
 def _file(folder: Path, stem: str, dimensions: int) -> Path | None:
     candidates = (folder / (stem + ending.format(dimensions)) for ending in _ENDINGS)
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in candidates if is_file(path)), None)

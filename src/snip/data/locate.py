@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from snip.common.cache import cache_folder
 from snip.common.errors import FileError
+from snip.common.places import is_folder
 from snip.data.spec import Layout, Reader, Spec
 
 # Names of folders inside a set's folder, as torchvision, the hub and the archives have them.
@@ -36,14 +37,26 @@ def find(spec: Spec, data_dir: Path | None) -> Found | None:
 
 def _search(spec: Spec, data_dir: Path | None) -> Found | None:
     for root, named in _roots(data_dir):
-        folders = list(_folders(root, spec))
-        # The outer loop is over layouts, so that genuine files win over a re-encoded copy.
-        for layout in spec.layouts:
-            bare = [root] if named or layout.distinct else []
-            inside = [root / name for name in _INNER if bare]
-            found = _recognized(layout, (*folders, *bare, *inside), spec)
-            if found is not None:
-                return found
+        try:
+            found = _search_root(spec, root, named=named)
+        except FileError:
+            if named:
+                raise
+            continue  # a folder of the usual places that we may not look into
+        if found is not None:
+            return found
+    return None
+
+
+def _search_root(spec: Spec, root: Path, *, named: bool) -> Found | None:
+    folders = list(_folders(root, spec))
+    # The outer loop is over layouts, so that genuine files win over a re-encoded copy.
+    for layout in spec.layouts:
+        bare = [root] if named or layout.distinct else []
+        inside = [root / name for name in _INNER if bare]
+        found = _recognized(layout, (*folders, *bare, *inside), spec)
+        if found is not None:
+            return found
     return None
 
 
@@ -66,7 +79,7 @@ def named_folder(data_dir: Path | None) -> Path | None:
 def check_named_folder(data_dir: Path | None) -> None:
     """Refuse a named folder that is not there."""
     folder = named_folder(data_dir)
-    if folder is not None and not folder.is_dir():
+    if folder is not None and not is_folder(folder):
         origin = "data_dir" if data_dir is not None else "SNIP_DATA"
         raise FileError(
             f"the data folder {folder}, named by {origin}, does not exist: "

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from snip.common.files import damaged, read_bytes, sha256, unreadable
+from snip.common.files import damaged, read_bytes, sha256
+from snip.common.places import is_file, is_folder, unreadable
 from snip.data.cache import cached, fingerprint
 from snip.data.images import decode_images, decoder_version
 from snip.data.reading import FETCH_AGAIN, reading
@@ -27,7 +28,7 @@ Read = Callable[[str], bytes]  # the content of a file, by its path below tiny-i
 def folder_layout(folder: Path, spec: Spec) -> Reader | None:
     """The reader of the unpacked folder, or of the folder that holds it."""
     for place in (folder / _FOLDER, folder):
-        if (place / "wnids.txt").is_file() and (place / "train").is_dir():
+        if is_file(place / "wnids.txt") and is_folder(place / "train"):
             return lambda: _read_folder(place, spec)
     return None
 
@@ -35,7 +36,7 @@ def folder_layout(folder: Path, spec: Spec) -> Reader | None:
 def zip_layout(folder: Path, spec: Spec) -> Reader | None:
     """The reader of the archive, which is never unpacked to disk."""
     path = folder / _ARCHIVE
-    return (lambda: _read_zip(path, spec)) if path.is_file() else None
+    return (lambda: _read_zip(path, spec)) if is_file(path) else None
 
 
 def _read_folder(folder: Path, spec: Spec) -> Content:

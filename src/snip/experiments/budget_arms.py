@@ -10,12 +10,13 @@ import torch
 
 from snip.algorithm import BUDGETS
 from snip.data.dataset import Dataset
+from snip.engine.choice import choose
 from snip.methods import METHODS
-from snip.runs import RunConfig, draw_network, scoring_batches, seeds_of
+from snip.runs import RunConfig, draw_network, prepare, scoring_batches, seeds_of
 from snip.selection.costs import count_uses, element_flops, flops
 from snip.selection.select import select
 from snip.training.config import TrainConfig
-from snip.training.parts import seeded
+from snip.training.parts import data_for, seeded
 from snip.training.schedule import paper_schedule, shortened
 
 # Each arm may use this share of the FLOPs that the parameter budget leaves.
@@ -115,3 +116,16 @@ def plan(config: RunConfig, dataset: Dataset) -> dict[Arm, RunConfig]:
             sparsity = config.sparsity if arm.share == 1 else scored.sparsity_at(target)
         runs[arm] = replace(config, sparsity=sparsity, budget=arm.budget)
     return runs
+
+
+def one_engine(config: RunConfig, dataset: Dataset) -> str:
+    """The engine for all arms: the one asked for, or what "auto" finds for the reference.
+
+    Engines differ in the last bits of a sum, which a training turns into another error, as another
+    seed would. All arms run on one engine, so that nothing but the budget tells them apart.
+    """
+    if config.engine != "auto":
+        return config.engine
+    model, _ = prepare(config, dataset)
+    batch = next(iter(data_for(dataset, config.training).train))
+    return choose(model, batch, "auto")[1].engine

@@ -21,14 +21,16 @@ import torch
 from snip.common.console import complain, remark, show_table
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
+from snip.common.figures import percent
 from snip.common.files import read_json, write_json
+from snip.common.places import exists
 from snip.common.timing import best_times
 from snip.data import load
 from snip.engine.accelerate import accelerate
+from snip.engine.choice import ENGINES
 from snip.engine.fused.step import training_step
-from snip.experiments.budget_arms import ARMS, SETTINGS, Arm, plan
+from snip.experiments.budget_arms import ARMS, SETTINGS, Arm, one_engine, plan
 from snip.masks import Masks, empty_layers, versions
-from snip.reports.text import percent
 from snip.runs import RunConfig, RunResult, draw_network, prepare, run
 from snip.runs.folder import REPORT
 from snip.runs.result import environment
@@ -42,8 +44,9 @@ Record = dict[str, Any]
 
 def train_all(base: RunConfig, seeds: Sequence[int], root: Path, out: Path, command: str) -> Record:
     """Train every arm for every seed, except finished ones. Each run updates the result file."""
-    kept = _timing_in(out, base)
     dataset = load(base.dataset)
+    base = replace(base, engine=_engine_in(out) or one_engine(base, dataset))
+    kept = _timing_in(out, base)
     found: dict[Arm, list[Record]] = {arm: [] for arm in ARMS}
     for seed in seeds:
         for arm, config in plan(replace(base, seed=seed), dataset).items():
@@ -177,12 +180,17 @@ def _shared(base: RunConfig) -> Record:
 
 def _timing_in(out: Path, base: RunConfig) -> Record | None:
     """The times in the result file, to be kept. Refuses the file of another experiment."""
-    if not out.exists():
+    if not exists(out):
         return None
     record = read_json(out)
     if record.get("run") != _shared(base):
         raise InputError(f"{out} holds another experiment: give --out, or delete it.")
     return record.get("timing")
+
+
+def _engine_in(out: Path) -> str | None:
+    """The engine of the arms that are trained already."""
+    return read_json(out).get("run", {}).get("engine") if exists(out) else None
 
 
 def _base(options: argparse.Namespace) -> RunConfig:
@@ -191,7 +199,7 @@ def _base(options: argparse.Namespace) -> RunConfig:
     if options.iterations is not None:
         train = shortened(train, options.iterations)
     sparsity = setting.sparsity if options.sparsity is None else options.sparsity
-    return RunConfig(options.model, sparsity, engine="sparse", train=train)
+    return RunConfig(options.model, sparsity, engine=options.engine, train=train)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -203,6 +211,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sparsity", type=float, help="of the parameter budget at share 1")
     parser.add_argument("--iterations", type=int, help="squeeze the schedule into these")
     parser.add_argument("--lr", type=float)
+    parser.add_argument("--engine", choices=ENGINES, default="auto", help="one for all arms")
     parser.add_argument("--root", type=Path, default=Path("runs/budgets"), help="of run folders")
     parser.add_argument("--out", type=Path, help="default: results/budgets-MODEL.json")
     parser.add_argument("--threads", type=int)

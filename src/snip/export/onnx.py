@@ -18,7 +18,8 @@ from torch.utils import _pytree as pytree
 from snip.anatomy.calling import arguments, doubled
 from snip.anatomy.parameters import ordinary
 from snip.common.errors import InputError, first_line
-from snip.common.files import PathLike, write_with
+from snip.common.files import write_with
+from snip.common.places import PathLike
 from snip.masks import holding
 
 NEEDED = ("onnx", "onnxscript")

@@ -18,7 +18,8 @@ from torch import nn
 from snip.anatomy.parameters import Predicate, ordinary, require_prunable, unwrap
 from snip.common.errors import FileError, InputError, KindError
 from snip.common.figures import percent
-from snip.common.files import PathLike, parsed_json, reading, write_tensors
+from snip.common.files import parsed_json, reading, write_tensors
+from snip.common.places import PathLike
 from snip.masks import fitting, holding
 from snip.masks.provenance import Provenance
 

@@ -89,7 +89,10 @@ def example_input(model: nn.Module, shape: tuple[int, ...], dtype: str = "float3
         raise InputError(
             f"a sample of shape {tuple(shape)} is too large to try: pass inputs=... instead."
         )
-    return torch.zeros(1, *shape, dtype=getattr(torch, dtype), device=device_of(model))
+    try:
+        return torch.zeros(1, *shape, dtype=getattr(torch, dtype), device=device_of(model))
+    except NotImplementedError as error:  # quantised numbers have no zeros without a scale
+        raise InputError(f"a sample of {dtype} cannot be made: pass inputs=... instead.") from error
 
 
 def _probe(model: nn.Module, masks: Mapping[str, torch.Tensor], call: Call) -> Connectivity:

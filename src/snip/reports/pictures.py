@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from snip.common.errors import InputError
-from snip.common.files import PathLike, write_with
+from snip.common.files import write_with
+from snip.common.places import PathLike
 from snip.masks import Masks
 
 FORMATS = (".png", ".svg", ".pdf")

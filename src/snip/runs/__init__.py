@@ -1,6 +1,7 @@
 """One whole run in a folder. The command line and the experiments call these functions."""
 
 from snip.models.resolve import OWN, draw_network, resolve_model
+from snip.runs.chance import chance_note
 from snip.runs.config import METHODS, PROTOCOLS, RunConfig
 from snip.runs.result import RunResult
 from snip.runs.run import draw, prepare, prune_drawn, prune_network, run, scoring_batches, seeds_of
@@ -11,6 +12,7 @@ __all__ = [
     "PROTOCOLS",
     "RunConfig",
     "RunResult",
+    "chance_note",
     "draw",
     "draw_network",
     "prepare",

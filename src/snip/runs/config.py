@@ -21,6 +21,7 @@ from snip.models.initializers import INITIALIZERS
 from snip.models.resolve import OWN
 from snip.scoring.settings import REDUCTIONS, Scoring
 from snip.selection.budgets import SCOPES, checked_sparsity
+from snip.selection.checks import check_request
 from snip.training.config import TrainConfig
 from snip.training.schedule import paper_schedule
 
@@ -53,7 +54,7 @@ class RunConfig:
     budget: str = "connections"
     batch_norm: str = ""  # by default the authors' "eval", for a user's network "train"
     seed: int = 0
-    engine: str = "dense"
+    engine: str = "auto"  # the dense network, which has nothing to leave out, is always "dense"
     train: TrainConfig | None = None  # by default the paper's schedule for the data set
 
     def __post_init__(self) -> None:
@@ -73,6 +74,8 @@ class RunConfig:
                 raise nearest(name.replace("_", " "), getattr(self, name), known)
         self._check_numbers()
         self._check_together()
+        if self.sparsity == 0:
+            self._set("engine", "dense")
 
     @property
     def is_user_model(self) -> bool:
@@ -111,12 +114,15 @@ class RunConfig:
         """The inverse of `to_dict`; a field that is missing has its default."""
         check_fields(cls, data, "run option")
         train = data.get("train")
-        return cls(**{**data, "train": None if train is None else TrainConfig.from_dict(train)})
+        # A file without an engine is older than the choice between them.
+        made = None if train is None else TrainConfig.from_dict(train)
+        return cls(**{"engine": "dense", **data, "train": made})
 
     def identity(self) -> dict[str, Any]:
         """What tells this run from others: the fields that are not at their default."""
         # Without the defaults: a field that is added later must not rename the folders of old runs.
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        defaults["engine"] = "dense"  # which was the default once: names stay as they were
         defaults["batch_norm"] = "eval"  # which it was for every network when folders got names
         train_defaults = TrainConfig().to_dict()
         ours = self.to_dict()
@@ -163,7 +169,8 @@ class RunConfig:
 
     def _check_numbers(self) -> None:
         self._set("sparsity", checked_sparsity(self.sparsity))
-        self._set("floor", checked_number("floor", self.floor))
+        check_request(self.sparsity, self.scope, self.floor, by_cost=self.budget == "flops")
+        self._set("floor", float(self.floor))
         self._set("decay", checked_number("decay", self.decay, below=1))
         checked_whole("score_batch_size", self.score_batch_size, least=1)
         checked_whole("score_batches", self.score_batches, least=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from snip.common import files
+from snip.common import files, places
 from snip.common.checks import differences
 from snip.common.errors import FileError
 from snip.runs.config import RunConfig
@@ -29,8 +29,8 @@ ALL = (RESULT, SUMS, CHECKPOINT, METRICS, MODEL, SELECTED, REPORT, MASKS, ENGINE
 def require_own(folder: Path, config: RunConfig) -> None:
     """Refuse a folder that holds another run, or anything else."""
     require_folder(folder)
-    if not (folder / CONFIG).exists():
-        if folder.exists() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
+    if not places.exists(folder / CONFIG):
+        if places.exists(folder) and any(name[0] != "." for name in places.names_in(folder)):
             raise FileError(
                 f"{folder} exists and is no run folder (it has no {CONFIG}): choose another."
             )
@@ -45,11 +45,11 @@ def require_own(folder: Path, config: RunConfig) -> None:
 
 def state_of(folder: Path) -> str:
     """How far the run in `folder` has come."""
-    if (folder / RESULT).exists():
+    if places.exists(folder / RESULT):
         return FINISHED
-    if (folder / CHECKPOINT).exists():
+    if places.exists(folder / CHECKPOINT):
         return STOPPED
-    return BEGUN if (folder / CONFIG).exists() else NEW
+    return BEGUN if places.exists(folder / CONFIG) else NEW
 
 
 def clear(folder: Path) -> None:

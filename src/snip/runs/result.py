@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,10 @@ class RunResult:
     device: str
     threads: int  # with another number, sums may differ in their last bits
     date: str
+    # What a result of an older version does not say.
+    engine: dict[str, Any] = field(default_factory=dict)  # what ran, and the times that chose it
+    chance_error: float | None = None  # of always answering the test set's most frequent class
+    test_images: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON writes them, without the place of the folder."""
@@ -71,6 +75,15 @@ class RunResult:
         """The evaluations on the way, from the folder's metrics.jsonl."""
         require_as_summed(self.folder / METRICS)
         return read_metrics(self.folder / METRICS)
+
+    @property
+    def engine_note(self) -> str:
+        """Which engine ran and why, for people."""
+        name = self.engine.get("engine", "not known")
+        times = self.engine.get("step_seconds", {})
+        timed = ", ".join(f"{way} {seconds * 1e3:.3g} ms" for way, seconds in times.items())
+        asked = f"{self.config.engine} was asked for"
+        return f"{name} ({f'a step was timed: {timed}' if timed else asked})"
 
 
 def environment(device: torch.device) -> dict[str, Any]:

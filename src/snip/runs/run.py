@@ -17,20 +17,24 @@ from snip.anatomy.device import device_of
 from snip.anatomy.parameters import prunable_parameters
 from snip.common.errors import InputError
 from snip.common.files import write_json
+from snip.common.places import exists
 from snip.data import load
 from snip.data.dataset import Dataset
+from snip.engine.choice import Choice
 from snip.masks import Masks, versions
 from snip.models.resolve import draw_network, redraw_network
 from snip.reports.report import report
 from snip.runs import folder as layout
+from snip.runs.chance import chance_error
 from snip.runs.config import RunConfig
 from snip.runs.result import RunResult, environment
 from snip.runs.sums import write_result
-from snip.training.journal import MASKS
+from snip.training.journal import ENGINE, MASKS
 from snip.training.lock import locked
 from snip.training.metrics import Metrics
 from snip.training.parts import data_for, seeded
 from snip.training.session import CHECKPOINT_SECONDS, Options
+from snip.training.start import read_choice
 from snip.training.state import snapshot
 from snip.training.trainer import TrainResult, train_held
 
@@ -61,6 +65,7 @@ def run(
         on_metrics=on_metrics,
         progress=progress,
         checkpoint_seconds=checkpoint_seconds,
+        beside=(layout.CONFIG, layout.REPORT) if config.sparsity else (layout.CONFIG,),
     )
     finished = resume and layout.state_of(place) == layout.FINISHED
     # A finished run is only read, which needs no lock and may be on a disk that takes none.
@@ -126,7 +131,8 @@ def draw(
 
     With its masks in the file `saved`, or with none to come, it is drawn as it will be trained.
     """
-    masks = Masks.load(saved) if config.sparsity and saved is not None and saved.exists() else None
+    there = config.sparsity and saved is not None and exists(saved)
+    masks = Masks.load(saved) if saved is not None and there else None
     scored = config.sparsity and masks is None
     chosen = _scored_draw(config) if scored else _trained_draw(config)
     model = draw_network(config.model, config.dataset, **chosen).to(device)
@@ -231,7 +237,15 @@ def _result(
         steps_per_second=trained.steps_per_second,
         versions=versions(),
         **environment(device),
+        engine=_engine(place).to_dict(),
+        chance_error=chance_error(dataset.test.labels),
+        test_images=len(dataset.test),
     )
+
+
+def _engine(place: Path) -> Choice:
+    """The engine that ran; a training that had nothing to choose leaves no file."""
+    return read_choice(place / ENGINE)[0] if exists(place / ENGINE) else Choice("dense")
 
 
 def _derived(seed: int, purpose: str) -> int:

@@ -85,9 +85,16 @@ def is_batch(value: Any) -> bool:
 
 
 def batch_size(batch: Batch, dim: int = 0) -> int:
-    """Number of samples: dimension `dim` of the first tensor; 1 if it has none."""
+    """Number of samples: dimension `dim` of the first tensor; 1 if it is a single number."""
     tensor = first_tensor(batch)
-    return 1 if tensor is None or tensor.ndim <= dim else tensor.shape[dim]
+    if tensor is None or tensor.ndim == 0:
+        return 1
+    if tensor.ndim <= dim:
+        raise InputError(
+            f"batch_dim is {dim}, but the first tensor of a batch has shape {tuple(tensor.shape)}: "
+            f"give the dimension that counts samples, from 0 to {tensor.ndim - 1}."
+        )
+    return tensor.shape[dim]
 
 
 class SeenBatches:

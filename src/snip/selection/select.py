@@ -12,7 +12,7 @@ from snip.common.checks import all_finite
 from snip.common.errors import InputError, KindError, listed
 from snip.masks import Masks, Provenance
 from snip.selection.budgets import Scope, kept_count, layers, shares
-from snip.selection.checks import check_request
+from snip.selection.checks import check_request, warn_of_unused_sparsity
 from snip.selection.topk import keep_top
 
 
@@ -48,7 +48,9 @@ def select(
             kept |= _keep({name: scores[name] for name in names}, count, within)
     plain = scope if isinstance(scope, str) else {k: float(v) for k, v in scope.items()}
     asked = Provenance(sparsity_asked=sparsity, scope=plain, floor=float(floor))
-    return Masks({name: kept[name] for name in scores}, asked)
+    masks = Masks({name: kept[name] for name in scores}, asked)
+    warn_of_unused_sparsity(masks, sparsity, scope)
+    return masks
 
 
 def _keep(

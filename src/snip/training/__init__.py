@@ -7,7 +7,13 @@ from snip.training.divergence import DivergenceError
 from snip.training.evaluate import Evaluation, evaluate
 from snip.training.metrics import Metrics
 from snip.training.parts import data_for
-from snip.training.schedule import SCHEDULES, learning_rate, paper_schedule, shortened
+from snip.training.schedule import (
+    SCHEDULES,
+    epoch_iterations,
+    learning_rate,
+    paper_schedule,
+    shortened,
+)
 from snip.training.trainer import TrainResult, train
 
 __all__ = [
@@ -20,6 +26,7 @@ __all__ = [
     "TrainConfig",
     "TrainResult",
     "data_for",
+    "epoch_iterations",
     "evaluate",
     "learning_rate",
     "load_checkpoint",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common import files
+from snip.common import files, places
 from snip.common.checks import differences, fits
 from snip.common.errors import FileError, SnipWarning, shortened
 from snip.training.config import TrainConfig
@@ -55,7 +55,7 @@ def save_checkpoint(
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint and refuse a damaged one; runs no code that the file may carry."""
-    if not path.is_file():
+    if not places.is_file(path):
         raise FileError(f"there is no checkpoint at {path}.")
     with files.reading(path, fix=START_OVER):
         content = read_torch(path, START_OVER)

@@ -10,7 +10,13 @@ from typing import Any
 from snip.common.checks import check_fields, checked_number, checked_whole
 from snip.common.errors import InputError, KindError, nearest
 
-OPTIMIZERS = ("sgd", "adam")
+# What each optimiser is given by default. SGD's are the paper's; Adam's and AdamW's are PyTorch's,
+# because rates that suit SGD make them diverge.
+OPTIMIZERS: dict[str, dict[str, float]] = {
+    "sgd": {"lr": 0.1, "weight_decay": 5e-4},
+    "adam": {"lr": 1e-3, "weight_decay": 0.0},
+    "adamw": {"lr": 1e-3, "weight_decay": 1e-2},
+}
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,7 @@ class TrainConfig:
 
     optimizer: str = "sgd"
     lr: float = 0.1
-    momentum: float = 0.9  # for SGD only; Adam uses its default betas
+    momentum: float = 0.9  # for SGD only; Adam and AdamW use their default betas
     weight_decay: float = 5e-4
     batch_size: int = 100
     iterations: int = 75_000
@@ -50,6 +56,12 @@ class TrainConfig:
     def _check_number(self, name: str, **limits: float) -> None:
         # Stored as float, so that lr=1 and lr=1.0 are the same configuration.
         object.__setattr__(self, name, checked_number(name, getattr(self, name), **limits))
+
+    def with_optimizer(self, name: str) -> TrainConfig:
+        """The same training by another optimiser, with the rate and decay that suit it."""
+        if name not in OPTIMIZERS:
+            raise nearest("optimizer", name, OPTIMIZERS)
+        return dataclasses.replace(self, optimizer=name, **OPTIMIZERS[name])  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON writes them."""

@@ -24,8 +24,8 @@ class Display:
         self._total = total
         self._first = done
         self._started = time.monotonic()
-        self._on_terminal = sys.stderr.isatty()
-        self._enabled = enabled
+        self._on_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._enabled = enabled and sys.stderr is not None
         self._next = self._started + (PATIENCE if self._on_terminal else LINE_EVERY)
         self._bar: Progress | None = None
         self._task: TaskID | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common import files
+from snip.common import files, places
 from snip.common.errors import FileError
 from snip.training.checkpoint import restore, save_checkpoint
 from snip.training.lock import Lock
@@ -39,6 +39,11 @@ class Journal:
         self._saved_at = time.monotonic()
         self._saved_iteration: int | None = None
         self._written: tuple[int, int, int] | None = None  # metrics.jsonl as it was last written
+        self._watched: tuple[str, ...] = ()
+
+    def watch(self, names: tuple[str, ...]) -> None:
+        """Stop the training at its next write if one of these files of the folder is gone."""
+        self._watched = names
 
     def open(
         self,
@@ -57,7 +62,7 @@ class Journal:
         for name in () if resume else STARTED_OVER:
             files.remove(self._folder / name)
         state = State()
-        if path.exists():
+        if places.exists(path):
             state = restore(
                 path,
                 model=model,
@@ -121,10 +126,21 @@ class Journal:
                 f"{self._folder / METRICS} was {'replaced or altered' if found else 'deleted'} "
                 f"while the training ran: the training stopped. {self._way_on()}"
             )
+        self._require_watched()
         try:
             yield
         except FileError as error:
             raise FileError(f"{error} {self._way_on()}") from error
+
+    def _require_watched(self) -> None:
+        watched = [] if self._folder is None else [self._folder / name for name in self._watched]
+        for path in watched:
+            if not places.exists(path):
+                ours = path.name in (MASKS, ENGINE)  # which a resumed training makes again
+                way_on = self._way_on() if ours else f"{self.last_good()}: put the file back first."
+                raise FileError(
+                    f"{path} was deleted while the training ran: the training stopped. {way_on}"
+                )
 
     def _way_on(self) -> str:
         """A sentence on what is safe and how to go on, for an error message."""
@@ -134,7 +150,7 @@ class Journal:
     def _has_checkpoint(self) -> bool:
         """Whether this training saved or restored a checkpoint that nobody has deleted since."""
         saved = self._saved_iteration is not None
-        return saved and self._folder is not None and (self._folder / CHECKPOINT).exists()
+        return saved and self._folder is not None and places.exists(self._folder / CHECKPOINT)
 
 
 def _file_at(path: Path) -> tuple[int, int, int] | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from snip.common.errors import FileError
-from snip.common.files import require_ordinary
+from snip.common.places import exists, is_folder, require_ordinary
 
 try:
     import fcntl
@@ -58,7 +58,7 @@ def locked(folder: Path | None) -> Iterator[Lock]:
         yield Lock(folder)
         return
     try:
-        missing = [place for place in (folder, *folder.parents) if not place.exists()]
+        missing = [place for place in (folder, *folder.parents) if not exists(place)]
         before = set() if missing else _names(folder)
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("ab")
@@ -76,7 +76,7 @@ def locked(folder: Path | None) -> Iterator[Lock]:
 
 def require_folder(folder: Path) -> None:
     """Refuse a path that cannot become a run's folder because it is a file."""
-    if folder.exists() and not folder.is_dir():
+    if exists(folder) and not is_folder(folder):
         raise FileError(f"{folder} is a file: give a folder for the run.")
 
 

@@ -6,6 +6,7 @@ fail, or go another way than the run that was saved.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -59,7 +60,10 @@ def _kept_of_a_parameter(optimizer: torch.optim.Optimizer) -> dict[str, torch.Te
     """What such an optimiser keeps of a parameter, by its names: seen after a step of another."""
     parameter = torch.nn.Parameter(torch.zeros(ODD_SHAPE))
     parameter.grad = torch.zeros(ODD_SHAPE)
-    other = type(optimizer)([parameter], **optimizer.defaults)
+    # AdamW is Adam with a default of its own that its constructor does not take.
+    taken = inspect.signature(type(optimizer)).parameters
+    defaults = {name: value for name, value in optimizer.defaults.items() if name in taken}
+    other = type(optimizer)([parameter], **defaults)
     other.step()
     return {name: part for name, part in other.state[parameter].items() if part is not None}
 

@@ -55,12 +55,13 @@ def stream(batches: Batches, start: int, stop: int) -> Iterator[tuple[torch.Tens
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """SGD or Adam over the parameters that need gradients. Held masks keep pruned weights zero."""
+    """Over the parameters that need gradients. Held masks keep pruned weights zero."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise InputError("the model has no parameter to train: set requires_grad on some.")
-    if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=config.lr, weight_decay=config.weight_decay)
+    if config.optimizer != "sgd":
+        kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+        return kind(parameters, lr=config.lr, weight_decay=config.weight_decay)
     return torch.optim.SGD(
         parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
     )

@@ -32,6 +32,13 @@ def shortened(config: TrainConfig, iterations: int) -> TrainConfig:
     return dataclasses.replace(checked, lr_drops=tuple(sorted(scaled - {0})))
 
 
+def epoch_iterations(dataset: str, config: TrainConfig) -> int:
+    """The steps of one epoch on the whole data set, known before any of it is read."""
+    images = DATASETS[dataset].most
+    held_out = round(images * config.validation)
+    return max(1, (images - held_out) // config.batch_size)
+
+
 def learning_rate(config: TrainConfig, iteration: int) -> float:
     """The rate of step number `iteration` (from 0); a drop at n leaves n steps at the old rate."""
     return config.lr * config.lr_factor ** bisect_right(config.lr_drops, iteration)

@@ -37,6 +37,7 @@ class Options:
     on_metrics: Callable[[Metrics], None] | None = None
     progress: bool = True
     checkpoint_seconds: float = CHECKPOINT_SECONDS
+    beside: tuple[str, ...] = ()  # files that the caller put into the folder and that must stay
 
 
 class Clock:

@@ -10,6 +10,7 @@ from torch import nn
 from snip.anatomy.parameters import unwrap
 from snip.common.errors import FileError
 from snip.common.files import read_json, reading, write_json
+from snip.common.places import exists
 from snip.engine.choice import Choice, choose, choose_again
 from snip.engine.fused.step import training_step
 from snip.masks import Masks, held_masks
@@ -31,7 +32,7 @@ def hold(
     if masks is None or folder is None or not resume:
         return masks
     path = folder / MASKS
-    if path.exists() and Masks.load(path) != masks:
+    if exists(path) and Masks.load(path) != masks:
         raise FileError(
             f"{path} holds other masks than this model: choose another folder, "
             "or start over in this one with resume=False."
@@ -65,7 +66,8 @@ def begin(
         stepped=options.step is None,  # a step of the user's may do without the optimiser
     )
     if options.folder is not None:
-        _keep(options.folder, masks, options.engine, choice)
+        kept = _keep(options.folder, masks, options.engine, choice)
+        journal.watch((*options.beside, *kept))
     if options.step is None:
         take_step = training_step(trained, optimizer)
     else:
@@ -78,7 +80,7 @@ def _on_engine(model: nn.Module, data: Data, options: Options) -> tuple[nn.Modul
     """The network that trains; a resumed run does what "auto" decided when it began."""
     batch = next(iter(data.train))
     path = None if options.folder is None else options.folder / ENGINE
-    if path is not None and options.resume and path.exists():
+    if path is not None and options.resume and exists(path):
         choice, asked = read_choice(path)
         if asked == options.engine:
             return choose_again(model, batch, choice), choice
@@ -92,11 +94,12 @@ def read_choice(path: Path) -> tuple[Choice, str]:
         return Choice.from_dict(saved), saved["asked"]
 
 
-def _keep(folder: Path, masks: Masks | None, engine: str, choice: Choice) -> None:
-    """Put into the folder what a resumed run must do again: the masks, the engine."""
-    if masks is not None and not (folder / MASKS).exists():
+def _keep(folder: Path, masks: Masks | None, engine: str, choice: Choice) -> list[str]:
+    """Put what a resumed run must do again into the folder: masks, engine. Returns file names."""
+    if masks is not None and not exists(folder / MASKS):
         masks.save(folder / MASKS)
     if engine == "dense":  # which leaves nothing to decide
         (folder / ENGINE).unlink(missing_ok=True)
     else:
         write_json(folder / ENGINE, {"asked": engine, **choice.to_dict()})
+    return [MASKS] * (masks is not None) + [ENGINE] * (engine != "dense")

@@ -52,7 +52,7 @@ def wrong_answers(logits: torch.Tensor, labels: torch.Tensor) -> int:
     answers = logits.argmax(classes)
     if labels.is_floating_point():
         return int((answers != labels.argmax(classes)).sum().item())
-    return int(((answers != labels) & (labels != IGNORED)).sum().item())
+    return int(((answers != labels) & (labels.long() != IGNORED)).sum().item())
 
 
 def training_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> TakeStep:

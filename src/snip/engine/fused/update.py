@@ -44,7 +44,7 @@ class Update:
     def _is_plain_sgd(self) -> bool:
         """Whether it is plain SGD, and no hook waits for its step."""
         optimizer: Any = self.optimizer
-        if type(optimizer) is not torch.optim.SGD:
+        if type(optimizer) is not torch.optim.SGD or _has_step_of_its_own(optimizer):
             return False
         if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
             return False
@@ -98,6 +98,16 @@ class Update:
             state["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
         buffer: torch.Tensor = state["momentum_buffer"]
         return buffer
+
+
+def _has_step_of_its_own(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether `step` was replaced on this very optimiser, by anyone but a rate's schedule.
+
+    torch.optim.lr_scheduler replaces it by a function that notes the call and does the same.
+    """
+    step = vars(optimizer).get("step")
+    by_schedule = hasattr(step, "_wrapped_by_lr_sched")
+    return step is not None and not (by_schedule and step.__wrapped__ is type(optimizer).step)
 
 
 def _check_apart(tensors: list[torch.Tensor]) -> None:

@@ -21,7 +21,8 @@ from torch import nn
 
 from snip.anatomy.parameters import ordinary, unwrap
 from snip.common.errors import FileError, InputError, KindError, shown
-from snip.common.files import PathLike, parsed_json, reading, write_tensors
+from snip.common.files import parsed_json, reading, write_tensors
+from snip.common.places import PathLike
 from snip.export.compact.parts import (
     FEWER_BITS,
     GAPS,

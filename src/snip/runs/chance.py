@@ -1,0 +1,44 @@
+"""Whether a result is no better than guessing, and what to look at then."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from snip.common.errors import listed
+from snip.common.figures import percent
+from snip.common.places import exists
+from snip.masks import Masks, empty_layers
+from snip.runs.result import RunResult
+from snip.training.journal import MASKS
+
+# Standard deviations by which a network that has learnt something is better than guessing.
+NOISE = 3.0
+
+
+def chance_error(labels: torch.Tensor) -> float:
+    """The error of always answering the most frequent class."""
+    return 1 - int(torch.bincount(labels).max()) / len(labels)
+
+
+def is_chance(error: float, guessing: float, images: int) -> bool:
+    """Whether an error on so many images is that of guessing, but for noise."""
+    return error >= guessing - NOISE * math.sqrt(guessing * (1 - guessing) / images)
+
+
+def chance_note(result: RunResult) -> str | None:
+    """A sentence for a result at chance; None for one that is better, or of an older version."""
+    guessing, images = result.chance_error, result.test_images
+    if guessing is None or not images or not is_chance(result.test_error, guessing, images):
+        return None
+    path = result.folder / MASKS
+    empty = empty_layers(Masks.load(path)) if exists(path) else []
+    nothing_left = f"nothing is left of {listed(empty)} (try --floor 10); " if empty else ""
+    lr = result.config.training.lr
+    return (
+        f"the test error is that of guessing ({percent(guessing)} for the most frequent class), so "
+        f"the network has learnt nothing: {nothing_left}look at the learning rate (--lr {lr:g}: "
+        f"try {lr / 10:g}), at the sparsity ({percent(result.sparsity)}), and at dead units and "
+        f"paths in `snip inspect {result.folder}`."
+    )
