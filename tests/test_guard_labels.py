@@ -10,7 +10,7 @@ from test_training_step import assert_same, mlp, ordinary, pair_of_networks
 from torch import nn
 
 import snip
-from snip.engine.fused.program import MOST_PROGRAMS
+from snip.engine.fused.straight import MOST_PROGRAMS
 from snip.engine.kernels.library import available
 from snip.training import train_step
 

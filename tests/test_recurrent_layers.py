@@ -229,7 +229,7 @@ def test_a_network_of_packed_sequences_is_accelerated_copied_saved_and_taken_bac
     model, x, lengths = Tagger(kind), torch.randn(4, 5, 6), torch.tensor([2, 5, 1, 3])
     masks = {n: torch.rand(p.shape) < 0.5 for n, p in model.named_parameters() if p.ndim > 1}
     Masks(masks).apply(model)
-    fast = snip.accelerate(model, x, ways={})
+    fast = snip.accelerate(model, (x, lengths), ways={})
     assert isinstance(fast.rnn, SparseRecurrent)
     want = model(x, lengths)
     for network in (fast, copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):

@@ -75,7 +75,7 @@ def test_networks_compute_the_same_accelerated(name):
     model, inputs = pruned(build()), make()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", snip.SnipWarning)
-        fast = snip.accelerate(copy.deepcopy(model), inputs[0], ways={})
+        fast = snip.accelerate(copy.deepcopy(model), inputs, ways={})
     kinds = [type(m) for m in fast.modules() if isinstance(m, PackedModule)]
     assert len(kinds) == sum(sparse_layer(m) is not None for m in model.modules())
     for training in (True, False):

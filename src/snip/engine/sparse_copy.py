@@ -84,23 +84,17 @@ class SparseCopies:
         return fast
 
     def _root(self, ways: Mapping[str, str]) -> nn.Module:
-        """A copy of the model with sparse layers.
-
-        A layer that is to run dense and whose sparse kind cannot stays as it is.
-        """
+        """A copy of the model with sparse layers."""
         sparse: dict[nn.Module, PackedModule] = {}
         for name in self.names:
             way, layer = ways.get(name, SPARSE), self.model.get_submodule(name)
             twin = self._sparse(name, layer)
-            if way in twin.ways():
-                sparse[layer], twin.way = twin, way
-            elif way != DENSE:
+            if way not in twin.ways():
                 raise InputError(
                     f"{name} cannot run {way!r}: it can run {' or '.join(twin.ways())} "
                     "(winograd is for 3 x 3 convolutions of stride 1 in one group)."
                 )
-        if not sparse:
-            raise DenseError("all its pruned layers do")
+            sparse[layer], twin.way = twin, way
         return with_sparse_layers(self.model, sparse, self.masks)
 
     def _sparse(self, name: str, layer: nn.Module) -> PackedModule:
