@@ -10,7 +10,7 @@ import snip
 from snip.anatomy.calling import call, first_tensor
 from snip.anatomy.units import live_units
 from snip.models.initializers import fans
-from snip.reports.connectivity import connectivity
+from snip.paths.connectivity import connectivity
 
 NETWORKS = {network.name: network for network in ZOO}
 COUNTED = (  # small ones, of which FlopCounterMode counts every layer

@@ -16,7 +16,8 @@ from snip.anatomy.undisturbed import undisturbed
 
 # Questions whose answer is the same for a sparse layer's weights.
 HARMLESS = tuple(
-    getattr(torch.Tensor, name).__get__ for name in ("dtype", "device", "requires_grad", "grad")
+    getattr(torch.Tensor, name).__get__
+    for name in ("dtype", "device", "is_cuda", "requires_grad", "grad")
 )
 
 
