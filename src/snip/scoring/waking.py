@@ -33,6 +33,7 @@ from snip.scoring.settings import Scoring
 
 # LayerScale begins at 1e-6 to 0.1; a scale that is everywhere the same and larger is no such part.
 LARGEST = 0.1
+FIRST = 64
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,9 @@ def score_awake(
     parts, unknown = _asleep(unwrap(model), params)
     with _awake(model, parts):
         scores = score()
-    silent = silent_weights(scores)
     # A zero tensor of a layer that Snip does not know may be a scale (ReZero) or a shift. Only
     # if something stays silent is it worth finding out, by scoring once more.
-    if silent and unknown and seen.can_be_read_again:
+    if unknown and seen.can_be_read_again and (silent := silent_weights(scores)):
         with _awake(model, [*parts, *unknown]):
             again = score()
         if len(silent_weights(again)) < len(silent):
@@ -127,13 +127,13 @@ def _asleep(model: nn.Module, params: Predicate | None) -> tuple[list[Part], lis
 
 
 def _only_value(parameter: nn.Parameter) -> float | None:
-    """The one small value that all elements have, if they do. Most are told by their first."""
+    """The one small value that all elements have, if they do."""
     if not parameter.numel() or not parameter.is_floating_point():
         return None
-    values = parameter.detach()
-    first = values[(0,) * values.ndim]
-    alike = bool(first.abs() <= LARGEST) and bool((values == first).all())
-    return float(first) if alike else None
+    values = parameter.detach().reshape(-1)
+    # Nearly all are told by their first few, which spares a look at every weight of a network.
+    alike = (bool((part == values[0]).all()) for part in (values[:FIRST], values))
+    return float(values[0]) if bool(values[0].abs() <= LARGEST) and all(alike) else None
 
 
 def _say(parts: Sequence[Part]) -> None:
