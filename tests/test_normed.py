@@ -238,3 +238,18 @@ def test_a_recurrent_layer_under_a_norm_is_counted_as_one_without():
             2 * 7 * 16 * 4,
         }
         assert [row.units for row in rows.values() if row.units] == [4]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_networks_under_the_old_weight_norm_are_accelerated_and_shrunk():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.utils.weight_norm(nn.Conv1d(2, 4, 3)), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)
+    )
+    batch = torch.randn(5, 2, 8), torch.arange(5) % 3
+    snip.prune(model, batch, sparsity=0.5)
+    result = model(batch[0])  # the computed weight has a graph now, which torch does not copy
+    assert model[0].weight.grad_fn is not None
+    fast = snip.accelerate(model, batch, ways={})
+    torch.testing.assert_close(fast(batch[0]), result)
+    torch.testing.assert_close(snip.shrink(model, batch).eval()(batch[0]), model.eval()(batch[0]))

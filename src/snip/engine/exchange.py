@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.anatomy.copying import copy_of
 from snip.engine.layers.norm import BlockNorm1d, BlockNorm2d
 from snip.engine.layers.packing import PackedModule
 from snip.masks import Masks
@@ -33,7 +34,7 @@ def with_sparse_layers(
     for layer, twin in sparse.items():
         memo[id(layer)] = twin
         _replace(memo, layer, twin._parameters)
-    root = copy.deepcopy(model, memo)
+    root = copy_of(model, memo)
     for twin in sparse.values():
         twin.own_settings(memo)
     for ordinary, on_blocks in NORMS.items():
@@ -56,7 +57,7 @@ def with_ordinary_layers(root: nn.Module) -> nn.Module:
             memo[id(module)] = layer
             _replace(memo, module, parameters)
             exchanged.append((module, layer, parameters))
-    plain = copy.deepcopy(root, memo)
+    plain = copy_of(root, memo)
     for module, layer, parameters in exchanged:
         layer.__setstate__(copy.deepcopy(module.ordinary_state(parameters), memo))
     for ordinary, on_blocks in NORMS.items():

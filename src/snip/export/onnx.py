@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 import warnings
@@ -16,6 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from snip.anatomy.calling import arguments, doubled
+from snip.anatomy.copying import copy_of
 from snip.anatomy.parameters import ordinary
 from snip.common.errors import InputError, first_line
 from snip.common.files import write_with
@@ -30,7 +30,7 @@ def export_onnx(
 ) -> None:
     """Write `model`, in eval mode, as one ONNX file; `inputs` as for `shrink`, or a batch."""
     _require()
-    plain = copy.deepcopy(ordinary(model)).eval()
+    plain = copy_of(ordinary(model)).eval()
     holding.release(plain)
     args, kwargs = arguments(plain, inputs)
     if any_batch_size:

@@ -7,7 +7,6 @@ which units were kept, and is loaded into the original, which is shrunk on the w
 
 from __future__ import annotations
 
-import copy
 import json
 import tempfile
 import zlib
@@ -19,6 +18,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
+from snip.anatomy.copying import copy_of
 from snip.anatomy.parameters import ordinary, unwrap
 from snip.common.errors import FileError, InputError, KindError, shown
 from snip.common.files import parsed_json, reading, write_tensors
@@ -85,7 +85,7 @@ def save(model: nn.Module, path: PathLike, *, dtype: torch.dtype | None = None) 
 def load(path: PathLike, model: nn.Module) -> nn.Module:
     """A copy of `model` with the weights, masks and units of the file; `model` stays as it is."""
     layout, plan, provenance, tensors = _read(Path(path))
-    result = _shaped(path, copy.deepcopy(unwrap(model)), plan)
+    result = _shaped(path, copy_of(unwrap(model)), plan)
     own = dict(model_tensors(result))
     # Parts have the sizes of the model from here on, so that no file can ask for more memory.
     _check_fit(path, own, layout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 
 from snip.anatomy.calling import call, copied, tensors_in
+from snip.anatomy.copying import copy_of
 from snip.anatomy.parameters import ordinary, unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
@@ -45,7 +45,7 @@ def shrink(model: nn.Module, batch: Any, *, fold: bool = True) -> nn.Module:
     masks = held_masks(model)
     if masks is not None:
         masks.check(model)
-    small = copy.deepcopy(model)
+    small = copy_of(model)
     with undisturbed(model), torch.inference_mode(False):
         traced = _traced(model.eval(), batch)
         ledger = follow(model, traced, masks or {}, strict=not fold)
