@@ -133,9 +133,16 @@ def random_recurrent(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]
 
 
 def settle(model: nn.Module, shape: tuple[int, ...]) -> None:
-    """Let lazy layers find their shape and batch norms their statistics."""
+    """Let lazy layers find their shape and batch norms their statistics.
+
+    Norms get a shift: that of an emptied layer gives its shift everywhere, and at zero, where it
+    begins, rounding alone would decide on which side of a ReLU it lies.
+    """
     with torch.no_grad():
         model.train()(torch.randn(16, *shape) * 2 + 0.5)
+        for module in model.modules():
+            if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm)):
+                module.bias.normal_()
 
 
 def random_masks(chance: random.Random, model: nn.Module) -> snip.Masks:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import snip
+from snip.common.errors import InputError
+from snip.engine.kernels import ConvIndex
 from snip.engine.kernels.library import available
 from snip.engine.layers.conv import SparseConv1d
 from snip.engine.layers.layouts import from_blocks, from_lines, to_blocks
@@ -273,3 +275,23 @@ def test_networks_of_volumes_and_of_transposed_lines():
     lines = nn.Sequential(nn.ConvTranspose1d(3, 5, 4, 2), nn.ReLU(), nn.Conv1d(5, 2, 3))
     fast = assert_network(pruned(lines), torch.randn(18, 3, 9), [])
     assert isinstance(fast[0], SparseConvTranspose1d)
+
+
+def test_a_volume_is_trained_after_inference():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Conv3d(2, 3, 3), nn.ReLU()), torch.randn(4, 2, 5, 5, 5)
+    snip.Masks({"0.weight": torch.rand(3, 2, 3, 3, 3) < 0.3}).apply(model)
+    fast = copy.deepcopy(snip.accelerate(model, x, ways={}))
+    with torch.inference_mode():
+        fast(x)
+    fast(x).sum().backward()
+    torch.testing.assert_close(fast(x), model(x))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"stride": (0, 1)}, {"padding": (2**31, 0)}, {"dilation": (0, 1)}, {"padding": (-1, 0)}],
+)
+def test_an_index_refuses_what_is_no_setting(wrong):
+    with pytest.raises(InputError, match="stride"):
+        ConvIndex(torch.ones(2, 2, 3, 3) > 0, (2, 9, 9), **wrong)

@@ -86,9 +86,28 @@ def test_nothing_without_an_address_reaches_a_kernel():
         return tensor + 1
 
     torch.func.functionalize(addressed)(x)
-    with torch.no_grad(), pytest.raises(InputError, match="must be"):
+    with torch.no_grad(), pytest.raises(InputError, match=r"snip\.densify"):
         torch.func.functionalize(layer)(x)
     assert pointer(torch.zeros(0, 3), (0, 3), "x") == 0  # nothing to read
+
+
+@pytest.mark.parametrize("grads", [True, False])
+@pytest.mark.parametrize(
+    "follow",
+    [
+        lambda layer, x: torch.jit.trace(layer, x, check_trace=False),
+        lambda layer, x: make_fx(layer)(x),
+        lambda layer, x: torch.func.functionalize(layer)(x),
+        lambda layer, x: torch.vmap(layer)(x[:, None]),
+    ],
+)
+def test_a_layer_alone_is_not_followed_either(follow, grads):
+    fast, dense, (images, _) = pair_of_networks(mlp)
+    at, layer = next((i, m) for i, m in enumerate(fast) if hasattr(m, "packed"))
+    x = images.flatten(1)
+    with torch.set_grad_enabled(grads), pytest.raises(InputError, match=r"snip\.densify"):
+        follow(layer, x)
+    torch.testing.assert_close(layer(x), dense[at](x))  # nothing of it stays behind
 
 
 def test_no_step_is_followed():

@@ -91,7 +91,7 @@ def test_fake_tensors_are_refused(make, gradients):
     with torch.set_grad_enabled(gradients):
         with pytest.raises(InputError, match=r"snip\.densify"):
             fast(fake)
-        with pytest.raises(Exception, match="FakeTensor"):  # torch's own words, not the end
+        with pytest.raises(Exception, match=r"snip\.densify"):  # torch's own words, not the end
             layer(fake.flatten(1) if make is mlp else fake)
     step = snip.training_step(fast, torch.optim.SGD(fast.parameters(), lr=0.1))
     with pytest.raises(InputError, match=r"snip\.densify"):

@@ -73,6 +73,8 @@ class State:
             raise InputError("its last step was not evaluated.")
         if any((line.valid_error is not None) != validates for line in self.history):
             raise InputError(f"this training {'has a' if validates else 'has no'} validation part.")
+        if any((line.valid_error or 0) < 0 for line in self.history):
+            raise InputError("it has errors below zero.")
         if (self.selected is not None) != (validates and bool(self.history)):
             raise InputError("the weights that it selected do not go with its evaluations.")
         if self.selected is not None and different_tensors(self.selected, weights):

@@ -18,6 +18,7 @@ from snip.engine.kernels.plan import ConvPlan, Taps
 from snip.engine.kernels.tiling import FORWARD, WEIGHTS
 
 Pair = tuple[int, int]
+MOST_PIXELS = 1 << 20  # of a stride, a padding or a dilation: more is a mistake
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,11 @@ class ConvIndex:
                 f"{self.in_shape[0]} input channels"
             )
         check_lanes(self.lanes)
+        steps, pads = (*self.stride, *self.dilation), self.padding
+        if not all(isinstance(n, int) and 0 <= n <= MOST_PIXELS for n in (*steps, *pads)):
+            raise InputError(f"stride, padding and dilation {(*steps, *pads)} are no such numbers")
+        if min(steps) < 1:
+            raise InputError(f"stride {self.stride} and dilation {self.dilation} are 1 at least")
         if min(self.out_shape) < 1:
             raise InputError(f"the kernel is larger than its padded input {self.in_shape}")
 

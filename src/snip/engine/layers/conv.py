@@ -94,7 +94,8 @@ class PackedConvolution(PackedModule):
         if key not in self.indices:
             if len(self.indices) >= MOST_INDICES:
                 del self.indices[next(iter(self.indices))]  # the oldest
-            self.indices[key] = make()
+            with torch.inference_mode(False):  # a tensor of inference could not be trained with
+                self.indices[key] = make()
         return self.indices[key]
 
     def extra_repr(self) -> str:

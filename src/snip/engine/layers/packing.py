@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from snip.engine.kernels.index import LinearIndex
+from snip.engine.recording import refuse_recording
 from snip.masks.holding import HELD, release
 
 # How a layer runs: by its surviving weights, by a dense Winograd kernel on blocks, or in torch.
@@ -81,6 +83,15 @@ class PackedModule(nn.Module):
         self.indices: dict[Any, Any] = {}  # what the kernels read, prepared when it is needed
         for name, parameter in layer._parameters.items():
             self._pack(name, parameter, masks.get(name))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer; where torch records or transforms it alone, say what to do instead."""
+        if torch.compiler.is_compiling():
+            from snip.engine.uncompiled import run_uncompiled
+
+            return run_uncompiled(partial(super().__call__, **kwargs), *args)
+        refuse_recording((*args, *kwargs.values()))
+        return super().__call__(*args, **kwargs)
 
     @classmethod
     def covers(cls, layer: nn.Module) -> bool:
