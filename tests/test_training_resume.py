@@ -148,3 +148,7 @@ def test_other_masks_in_the_folder_are_refused(mnist: Dataset, tmp_path: Path) -
         train(other, mnist, CONFIG, folder=tmp_path)
     with pytest.raises(FileError, match="masks"):
         train(chancy_network(), mnist, CONFIG, folder=tmp_path)
+    unpruned = chancy_network()
+    with pytest.raises(FileError, match="holds other masks"):
+        train(unpruned, mnist, CONFIG, folder=tmp_path, masks=snip.held_masks(other))
+    assert snip.held_masks(unpruned) is None
