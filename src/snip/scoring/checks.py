@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Mapping
 
 from torch import nn
 
@@ -10,11 +10,10 @@ from snip.anatomy.normed import PARAMETRIZED
 from snip.anatomy.parameters import (
     Predicate,
     is_sharded,
-    left_out,
     ordinary,
     require_prunable,
 )
-from snip.common.errors import InputError, SnipWarning, listed
+from snip.common.errors import InputError, listed, warn
 from snip.scoring.gradients import Scores
 from snip.scoring.waking import silent_scores
 
@@ -55,11 +54,9 @@ def check_signal(model: nn.Module, scores: Scores) -> None:
             f"to rank. {_zero_weights(model, scores)}"
         )
     if silent:
-        warnings.warn(
+        warn(
             f"the loss does not depend on {listed(silent)}: its scores are zero all over, "
             "so the layer goes first. Is it used in the loss, and is it initialised to non-zero?",
-            SnipWarning,
-            stacklevel=3,
         )
 
 
@@ -78,14 +75,14 @@ def _zero_weights(model: nn.Module, scores: Scores) -> str:
     )
 
 
-def warn_of_parametrized(model: nn.Module, params: Predicate | None) -> None:
-    """Name the weights that stay dense because their layers compute them from other tensors."""
-    reasons = left_out(model, params)
-    hidden = [name for name, reason in reasons.items() if reason.startswith(PARAMETRIZED)]
+def warn_of_parametrized(out: Mapping[str, str]) -> None:
+    """Name the weights that stay dense because their layers compute them from other tensors.
+
+    `out` has the parameters that are left out, with the reasons.
+    """
+    hidden = [name for name, reason in out.items() if reason.startswith(PARAMETRIZED)]
     if hidden:
-        warnings.warn(
+        warn(
             f"{listed(hidden)} stay dense: their layers compute the weight from them. Remove the "
             "parametrization before pruning (torch.nn.utils.parametrize.remove_parametrizations).",
-            SnipWarning,
-            stacklevel=3,
         )

@@ -8,7 +8,6 @@ millionth of the others') whatever it is worth later, and whole blocks would be 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from snip.anatomy.parameters import (
     prunable_parameters,
     unwrap,
 )
-from snip.common.errors import SnipWarning, listed
+from snip.common.errors import listed, warn
 from snip.masks.holding import rezero
 from snip.models.initializers import fans, fill, variance_scaling
 from snip.scoring.batches import SeenBatches
@@ -141,9 +140,7 @@ def _say(parts: Sequence[Part]) -> None:
     scales = [part.name for part in parts if not part.is_weight]
     said = [f"{listed(weights)}, all zero, scored as if freshly drawn"] if weights else []
     said += [f"{listed(scales)}, zero or nearly so, scored as if one"] if scales else []
-    warnings.warn(
+    warn(
         f"parts that start at zero hide what lies behind them: {'; '.join(said)}. Their values "
         "are unchanged. snip.Scoring(zero_parts='as-is') scores them as they are.",
-        SnipWarning,
-        stacklevel=4,
     )
