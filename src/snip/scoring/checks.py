@@ -10,6 +10,7 @@ from snip.anatomy.normed import PARAMETRIZED
 from snip.anatomy.parameters import (
     Predicate,
     is_sharded,
+    is_weight,
     ordinary,
     require_prunable,
 )
@@ -39,14 +40,14 @@ def scorable_parameters(model: nn.Module, params: Predicate | None) -> dict[str,
 def without_biases(model: nn.Module, params: Predicate | None) -> tuple[Predicate, tuple[str, ...]]:
     """A predicate for the same parameters but the biases, and the names of those."""
     chosen = scorable_parameters(model, params)
-    biases = tuple(name for name, parameter in chosen.items() if parameter.ndim <= 1)
+    biases = tuple(name for name, parameter in chosen.items() if not is_weight(parameter.shape))
     weights = chosen.keys() - biases
     return (lambda name, module, parameter: name in weights), biases
 
 
 def check_signal(model: nn.Module, scores: Scores) -> None:
     """Refuse scores that are zero everywhere; warn of layers whose scores are."""
-    weights = {name: score for name, score in scores.items() if score.ndim > 1} or scores
+    weights = {name: score for name, score in scores.items() if is_weight(score.shape)} or scores
     silent = silent_scores(weights)
     if len(silent) == len(weights):
         raise InputError(
@@ -65,7 +66,7 @@ def _zero_weights(model: nn.Module, scores: Scores) -> str:
     zero = [
         name
         for name, parameter in ordinary(model).named_parameters()
-        if name in scores and parameter.ndim > 1 and not parameter.any()
+        if name in scores and is_weight(parameter.shape) and not parameter.any()
     ]
     if not zero:
         return "Are all gradients zero? snip.initialize(model) redraws the weights."

@@ -19,6 +19,7 @@ from snip.anatomy.parameters import (
     EMBEDDINGS,
     NORMS,
     Predicate,
+    is_weight,
     parameter_owners,
     prunable_parameters,
     unwrap,
@@ -81,7 +82,7 @@ def score_awake(
 
 def silent_weights(scores: Scores) -> list[str]:
     """Names of the weights none of whose connections has a score."""
-    return silent_scores({name: score for name, score in scores.items() if score.ndim > 1})
+    return silent_scores({name: score for name, score in scores.items() if is_weight(score.shape)})
 
 
 def silent_scores(scores: Scores) -> list[str]:
@@ -117,7 +118,7 @@ def _asleep(model: nn.Module, params: Predicate | None) -> tuple[list[Part], lis
             continue
         part = Part(name, module, parameter, value, is_weight=name in chosen)
         if name in chosen:
-            sure += [part] if parameter.ndim > 1 and not value else []
+            sure += [part] if is_weight(parameter.shape) and not value else []
         elif isinstance(module, NORMS):
             sure += [part] if name.rpartition(".")[2] == "weight" else []
         else:

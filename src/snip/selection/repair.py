@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from snip.anatomy.calling import Call
+from snip.anatomy.parameters import is_weight
 from snip.common.errors import InputError, listed, warn
 from snip.masks import Masks, empty_layers
 from snip.paths.connectivity import has_path, reached_outputs
@@ -76,7 +77,8 @@ def _cured(
 
 def _nearly_empty(masks: Masks) -> list[str]:
     """Weights that keep so little that a path may end there. Without any, nobody looks for one."""
-    few = {name: max(FEW, len(mask) // FEW) for name, mask in masks.items() if mask.ndim > 1}
+    weights = {name: mask for name, mask in masks.items() if is_weight(mask.shape)}
+    few = {name: max(FEW, len(mask) // FEW) for name, mask in weights.items()}
     # Counting is many times faster than summing what is not a number.
     return [
         name
