@@ -1,7 +1,7 @@
 """Accuracy of networks pruned by the defaults of `snip.prune` and the authors' way, trained alike.
 
     python bench/defaults_train.py                     # an hour on one thread
-    python bench/defaults_train.py vgg-11-bn-half --seeds 0 1 2 --steps 1000
+    python bench/defaults_train.py vgg-11-bn-half-16px --seeds 0 1 2 --steps 1000
 
 Short trainings on CIFAR-10 (SNIP_DATA), most of them on pictures of half the size, as PyTorch and
 the libraries draw the networks: only to compare the masks with each other. The last setting asks
@@ -52,7 +52,7 @@ SGD = partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4)
 ADAMW = partial(torch.optim.AdamW, weight_decay=0.05)
 VIT = {"img_size": 16, "patch_size": 4, "embed_dim": 128, "depth": 4, "num_heads": 4}
 CASES = {
-    "vgg-11-bn-half": Case(
+    "vgg-11-bn-half-16px": Case(
         lambda: vgg("32 M 64 M 128 128 M 256 256 256 256 M"), 0.95, 16, 0.05, SGD,
         (AUTHORS, DEFAULT, KEPT),
     ),

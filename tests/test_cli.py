@@ -14,6 +14,7 @@ from cli_fixtures import OWN_NETWORK, RUN, SMALL, SNIP, Snip, files, process
 
 from snip.cli import COMMANDS
 from snip.cli.flags import RUN_FLAGS, TRAIN_FLAGS, run_config
+from snip.common.errors import InputError
 from snip.runs import RunConfig
 from snip.training import TrainConfig
 
@@ -155,6 +156,14 @@ def test_flags_reach_both_configurations() -> None:
     assert (config.seed, config.training.seed, config.score_batch_size) == (3, 3, 50)
     assert (config.training.lr, config.training.lr_drops) == (0.01, (10, 20))
     assert run_config(flags | {"lr_drops": "none"}).training.lr_drops == ()
+
+
+def test_a_floor_is_a_number_or_auto() -> None:
+    own = {"model": "mine:build", "sparsity": 0.9}
+    found = [run_config({**own, "floor": given}).floor for given in ("0", "0.01", "auto", None)]
+    assert found == [0, 0.01, "auto", "auto"]
+    with pytest.raises(InputError, match="floor is 'most'"):
+        run_config({**own, "floor": "most"})
 
 
 def test_the_short_schedule_is_a_tenth_or_what_is_asked() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+import snip
 from snip.anatomy.units import live_units
 from snip.paths.connectivity import connectivity, example_input
 
@@ -478,3 +479,26 @@ def test_effective_is_where_a_real_gradient_is_not_zero(build, shape, seed):
     (output * torch.randn_like(output)).sum().backward()
     for name, parameter in model.named_parameters():
         assert torch.equal(found.effective[name], (parameter.grad != 0) & masks[name]), name
+
+
+@pytest.mark.parametrize(("batch_dim", "shape"), [(0, (5, 8, 3)), (1, (5, 1, 3))])
+def test_one_sample_is_enough_along_the_dimension_that_counts_them(batch_dim, shape):
+    seen = []
+
+    class TimeFirst(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.head = nn.LSTM(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            seen.append(tuple(x.shape))
+            return self.head(self.rnn(x)[0][-1])
+
+    torch.manual_seed(0)
+    model, inputs = TimeFirst(), torch.randn(5, 8, 3)
+    scoring = snip.Scoring(batch_dim=batch_dim)
+    snip.prune(model, (inputs, torch.arange(8) % 2), sparsity=0.3, scoring=scoring)
+    seen.clear()
+    report = snip.report(model, inputs=inputs)
+    assert seen[-1] == shape
+    assert report.effective_kept == report.kept

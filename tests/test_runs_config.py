@@ -156,12 +156,17 @@ def test_a_network_of_the_paper_is_scored_the_authors_way_and_ones_own_by_defaul
     paper, mine = RunConfig("lenet-300-100", 0.95), RunConfig("mine:build", 0.95)
     assert paper.scoring == Scoring.authors()
     assert mine.scoring == Scoring()
-    assert (paper.least, mine.least) == (0, "auto")
-    assert dataclasses.replace(mine, floor=0.01).least == 0.01
+    assert (paper.floor, mine.floor) == (0, "auto")
+    assert dataclasses.replace(mine, floor=0.01).floor == 0.01
+    assert RunConfig("mine:build", 0.95, floor=0).floor == 0
+    assert RunConfig.from_dict(mine.to_dict()) == mine
     assert dataclasses.replace(mine, batch_norm="eval").scoring.batch_norm == "eval"
 
 
 def test_the_authors_way_does_not_rename_the_folders_of_old_runs():
     assert "batch_norm" not in RunConfig("lenet-300-100", 0.95).identity()
     assert RunConfig("mine:build", 0.95).identity()["batch_norm"] == "train"
+    assert "floor" not in RunConfig("lenet-300-100", 0.95).identity()
+    assert "floor" not in RunConfig("mine:build", 0.95, floor=0).identity()
+    assert RunConfig("mine:build", 0.95).identity()["floor"] == "auto"
     assert RunConfig("lenet-300-100", 0.95, batch_norm="train").identity()["batch_norm"] == "train"

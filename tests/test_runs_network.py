@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+import snip
 from snip.common.errors import InputError, KindError
 from snip.data import Dataset, load
-from snip.runs import RunConfig, prepare, resolve_model, run
+from snip.runs import RunConfig, prepare, resolve_model, run, scoring_batches
 from snip.training import TrainConfig
 
 SHORT = TrainConfig(iterations=100, lr_drops=(60,), eval_every=50)
@@ -46,6 +47,25 @@ def failing():
 def asking(depth):
     return None
 """
+ODD_MODULE = """
+import torch
+from torch import nn
+
+class ReZero(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.inside, self.head = (nn.Linear(784, 9), nn.Linear(9, 9), nn.Linear(9, 10))
+        self.scale = nn.Parameter(torch.zeros(1))
+
+    def forward(self, images):
+        x = self.first(images.flatten(1))
+        return self.head(x + self.scale * torch.relu(self.inside(x)))
+
+def chain():
+    widths = (12, 12, 12, 150, 150, 12, 12, 10)
+    layers = [nn.Linear(a, b, bias=False) for a, b in zip(widths, widths[1:])]
+    return nn.Sequential(nn.AdaptiveAvgPool2d((3, 4)), nn.Flatten(), *layers)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +76,7 @@ def mnist() -> Dataset:
 @pytest.fixture
 def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "usernets.py").write_text(USER_MODULE)
+    (tmp_path / "usernets_odd.py").write_text(ODD_MODULE)
     (tmp_path / "usernets_broken.py").write_text("import no_such_package_at_all\n")
     (tmp_path / "usernets_raising.py").write_text("raise RuntimeError('at import')\n")
     monkeypatch.chdir(tmp_path)
@@ -85,6 +106,31 @@ def test_user_network_is_drawn_by_seed(mnist: Dataset) -> None:
     _, masks = prepare(config, mnist)
     assert masks is not None
     assert not masks["1.bias"].any()  # zero biases, as every rule of the paper draws them
+
+
+@pytest.mark.usefixtures("user_module")
+@pytest.mark.filterwarnings("ignore::snip.SnipWarning")
+@pytest.mark.parametrize(
+    ("network", "sparsity", "given"),
+    [("ReZero", 0.9, {}), ("chain", 0.99, {}), ("chain", 0.99, {"floor": 0})],
+)
+def test_a_run_prunes_as_prune_does(mnist, network, sparsity, given) -> None:
+    config = RunConfig(f"usernets_odd:{network}", sparsity, train=SHORT, score_batches=2, **given)
+    _, masks = prepare(config, mnist)
+    model = resolve_model(config.model, "mnist", seed=config.seed)
+    batches = list(scoring_batches(config, mnist))
+    assert masks == snip.prune(model, batches, sparsity=sparsity, **given)
+
+
+@pytest.mark.usefixtures("user_module")
+@pytest.mark.filterwarnings("ignore::snip.SnipWarning")
+def test_a_floor_of_zero_prunes_without_repair(mnist) -> None:
+    repaired, bare = (
+        prepare(RunConfig("usernets_odd:chain", 0.99, train=SHORT, **given), mnist)[1]
+        for given in ({}, {"floor": 0})
+    )
+    assert repaired != bare
+    assert repaired.kept == bare.kept
 
 
 @pytest.mark.usefixtures("user_module")

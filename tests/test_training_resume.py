@@ -80,8 +80,9 @@ def test_augmented_run_resumes_to_the_same_bits(mnist: Dataset, tmp_path: Path) 
 def test_resuming_with_other_threads_is_said(mnist: Dataset, tmp_path: Path) -> None:
     train(chancy_network(), mnist, CONFIG, folder=tmp_path)
     torch.set_num_threads(2)
-    with pytest.warns(snip.SnipWarning, match="began with 1 threads and goes on with 2"):
+    with pytest.warns(snip.SnipWarning, match="began with 1 threads and goes on with 2") as caught:
         train(chancy_network(), mnist, CONFIG, folder=tmp_path)
+    assert caught[0].filename == __file__
 
 
 def test_lines_later_than_the_checkpoint_are_cut(mnist: Dataset, tmp_path: Path) -> None:
@@ -148,3 +149,7 @@ def test_other_masks_in_the_folder_are_refused(mnist: Dataset, tmp_path: Path) -
         train(other, mnist, CONFIG, folder=tmp_path)
     with pytest.raises(FileError, match="masks"):
         train(chancy_network(), mnist, CONFIG, folder=tmp_path)
+    unpruned = chancy_network()
+    with pytest.raises(FileError, match="holds other masks"):
+        train(unpruned, mnist, CONFIG, folder=tmp_path, masks=snip.held_masks(other))
+    assert snip.held_masks(unpruned) is None

@@ -61,8 +61,8 @@ def prune(
     """
     name, score = named_method(method)
     _check(model, params, sparsity, scope, floor, budget, biases, scoring)
-    warn_of_parametrized(model, params)
     out = left_out(model, params)
+    warn_of_parametrized(out)
     if biases == "keep":
         params, kept = without_biases(model, params)
         out |= dict.fromkeys(kept, "bias, kept")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -104,6 +104,14 @@ def is_compiled(model: nn.Module) -> bool:
     """Whether torch.compile made the module; dynamo takes long to import, so it is not imported."""
     dynamo = sys.modules.get("torch._dynamo")
     return dynamo is not None and isinstance(model, dynamo.OptimizedModule)
+
+
+def is_weight(shape: Sequence[int]) -> bool:
+    """Whether a prunable parameter of this shape connects units; with one dimension it is a bias.
+
+    Its mask and its scores have the same shape.
+    """
+    return len(shape) > 1
 
 
 def is_conv1d(module: nn.Module) -> bool:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from snip.anatomy.normed import attribute_names
-from snip.anatomy.parameters import is_conv1d, parameter_owners, unwrap
+from snip.anatomy.parameters import is_conv1d, is_weight, parameter_owners, unwrap
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def live_units(model: nn.Module, masks: Mapping[str, torch.Tensor]) -> dict[str,
     return {
         name: _live(owners[name][0][1], keys[name], mask, placed)
         for name, mask in masks.items()
-        if mask.ndim > 1
+        if is_weight(mask.shape)
     }
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
@@ -75,7 +76,10 @@ RUN_FLAGS: dict[str, Flag] = {
     "reduction": Flag("How the scores of several batches become one.", choices=REDUCTIONS),
     "decay": Flag("Weight of the past in --reduction ema."),
     "scope": Flag("Who competes with whom for the places.", choices=SCOPES),
-    "floor": Flag("What every layer keeps at least: a fraction below 1, a count from 1 on."),
+    "floor": Flag(
+        "What every layer keeps at least: a fraction below 1, a count from 1 on, or auto.",
+        open="0, as the authors' code; auto for your own network",
+    ),
     "budget": Flag(
         "What is limited: the count of connections, or their FLOPs; --sparsity is its fraction.",
         choices=BUDGETS,
@@ -133,6 +137,8 @@ def run_config(
     given = {name: value for name, value in flags.items() if value is not None}
     if "lr_drops" in given:
         given["lr_drops"] = parsed_drops(given["lr_drops"])
+    if "floor" in given:
+        given["floor"] = parsed_floor(given["floor"])
     run = {name: value for name, value in given.items() if name in RUN_FIELDS}
     plain = RunConfig(**run)
     changes = {name: value for name, value in given.items() if name in TRAIN_FIELDS}
@@ -173,6 +179,13 @@ def parsed_drops(text: str) -> tuple[int, ...]:
             f"--lr-drops is {text!r}: give whole numbers with commas between, such as 1000,2000, "
             "or none."
         ) from error
+
+
+def parsed_floor(text: str) -> float | str:
+    """A number from "10" or "0.01"; a word such as "auto" is left to the configuration."""
+    with suppress(ValueError):
+        return float(text)
+    return text
 
 
 def _parameter(field: str) -> inspect.Parameter:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import reprlib
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 LONGEST = 2000  # characters of a message: it may quote a file, which may have megabytes of them
+
+# Packages between a warning and the line of the user's that it is about: an optimiser's step, for
+# one, calls us from inside torch.
+BETWEEN = ("snip", "torch", "contextlib")
 
 # Of two names with this much in common (difflib's measure) one is probably a slip for the other.
 LIKE = 0.6
@@ -35,6 +41,14 @@ class MissingPackageError(InputError, ImportError):
 
 class SnipWarning(UserWarning):
     """Something that a user would want to know before training for hours."""
+
+
+def warn(sentence: str) -> None:
+    """Warn at the line of the user's own code that led here, from however deep inside."""
+    level, frame = 1, inspect.currentframe()
+    while frame and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(sentence, SnipWarning, stacklevel=level)
 
 
 def escaped(text: str, keep: str = "") -> str:

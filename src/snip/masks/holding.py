@@ -13,7 +13,6 @@ owns the parameter, because `deepcopy`, `pickle` and EMA copies carry the module
 from __future__ import annotations
 
 import copy
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -22,7 +21,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from snip.common.errors import SnipWarning
+from snip.common.errors import warn
 from snip.masks.provenance import Provenance
 
 RIDER = "_snip_keep"  # on a Parameter: its _Keep
@@ -248,10 +247,8 @@ def _warn_of_idle(optimizer: torch.optim.Optimizer, keeps: list[_Keep]) -> None:
     """Say once that an optimiser has parameters that are trained no more, and no others."""
     for keep in keeps:
         keep.left = False
-    warnings.warn(
+    warn(
         f"this {type(optimizer).__name__} trains nothing: it was made before snip.accelerate, "
         "whose network has parameters of its own. Make the optimiser of that network's "
         "parameters().",
-        SnipWarning,
-        stacklevel=4,
     )

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from snip.anatomy.parameters import Predicate, ordinary, require_prunable, unwrap
+from snip.anatomy.parameters import Predicate, is_weight, ordinary, require_prunable, unwrap
 from snip.common.errors import FileError, InputError, KindError
 from snip.common.figures import percent
 from snip.common.files import parsed_json, reading, write_tensors
@@ -231,4 +231,6 @@ def release(model: nn.Module) -> None:
 
 def empty_layers(masks: Mapping[str, torch.Tensor]) -> list[str]:
     """Names of the weights that keep no connection. A layer works on without its bias."""
-    return [name for name, mask in masks.items() if mask.ndim > 1 and not mask.count_nonzero()]
+    return [
+        name for name, mask in masks.items() if is_weight(mask.shape) and not mask.count_nonzero()
+    ]

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from snip.anatomy.calling import Call, arguments, mapped, tensors_in
+from snip.anatomy.calling import Call, arguments, first_tensor, mapped, tensors_in
 from snip.anatomy.device import device_of
 from snip.anatomy.normed import normed_weights
 from snip.anatomy.parameters import unwrap
@@ -41,13 +41,20 @@ class Connectivity:
     reason: str | None = None
 
 
-def connectivity(model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: Any) -> Connectivity:
+def connectivity(
+    model: nn.Module, masks: Mapping[str, torch.Tensor], inputs: Any, batch_dim: int = 0
+) -> Connectivity:
     """Which connections of `masks` lie on a path. Of `inputs` only shapes and integers matter."""
     model = unwrap(model)
     try:
-        args, kwargs = arguments(model, inputs)
+        call = arguments(model, inputs)
+        # One image of a batch is enough. With fewer dimensions the first one may be time, along
+        # which recurrent weights have their paths: it is left whole.
+        first = first_tensor(call)
+        if batch_dim > 0 or (first is not None and first.ndim >= 4):
+            call = _one_sample(call, batch_dim)
         with _probing(model):
-            return _probe(model, masks, (_one_image(args), kwargs))
+            return _probe(model, masks, call)
     except Exception as error:  # a user's forward may do anything at all
         return Connectivity(reason=f"{type(error).__name__}: {first_line(error)}")
 
@@ -64,6 +71,7 @@ def has_path(
     try:
         with _probing(model):
             _, outputs, sources = _forward(model, masks, _one_sample(call, batch_dim))
+            # Only while a graph is made does `_Something` of `values` pass gradients on.
             first = _gradients([output.sum() for output in outputs], sources, create_graph=True)
             return any(bool(gradient.any()) for gradient in first)
     except Exception:  # a user's forward may do anything at all
@@ -137,6 +145,7 @@ def _on_paths(
     the gradient of the summed outputs, the first derivative, is enough. Both are zero where no
     path leads to an output.
     """
+    # By name: a scale has one dimension too, but no path starts at it.
     biases = [name for name in leaves if "bias" in name.rpartition(".")[2]]
     weights = [name for name in leaves if name not in biases]
     seeds = [ones(output.shape, output.device) for output in outputs]
@@ -201,13 +210,6 @@ def _one_sample(call: Call, batch_dim: int) -> Call:
 
     found: Call = mapped(call, cut)
     return found
-
-
-def _one_image(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    # One image of a batch is enough. With fewer dimensions the first one may be time.
-    if len(args) == 1 and isinstance(args[0], torch.Tensor) and args[0].ndim >= 4:
-        return (args[0][:1],)
-    return args
 
 
 def _entered(given: Any, probe: PathProbe) -> Any:

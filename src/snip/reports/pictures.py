@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from snip.anatomy.parameters import is_weight
 from snip.common.errors import InputError
 from snip.common.files import write_with
 from snip.common.places import PathLike
@@ -34,7 +35,7 @@ def survivors(
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"cannot draw {path}: end its name in one of {', '.join(FORMATS)}.")
-    weights = {name: mask for name, mask in masks.items() if mask.ndim > 1} or dict(masks)
+    weights = {name: mask for name, mask in masks.items() if is_weight(mask.shape)} or dict(masks)
     if not weights:
         raise InputError("there are no masks to draw.")
     figure = _figure(masks, weights, image_shape, title)

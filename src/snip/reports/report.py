@@ -192,7 +192,7 @@ def _connectivity(model: nn.Module, masks: Masks, inputs: Any, notes: list[str])
     if inputs is None:
         dtype = masks.provenance.input_dtype or "float32"
         inputs = example_input(model, shape or (), dtype)
-    found = connectivity(model, masks, inputs)
+    found = connectivity(model, masks, inputs, masks.provenance.batch_dim or 0)
     if found.reason is not None:
         notes.append(f"Paths could not be followed through this model ({found.reason}).")
     return found

@@ -12,6 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from snip.anatomy.parameters import is_weight
 from snip.common.errors import escaped
 from snip.common.figures import percent
 
@@ -64,7 +65,7 @@ def summary(report: Report) -> list[str]:
 
 def _biases(report: Report) -> list[str]:
     """What became of the biases that were up for pruning."""
-    biases = [row for row in report.rows if len(row.shape) == 1]
+    biases = [row for row in report.rows if not is_weight(row.shape)]
     if not biases:
         return []
     kept, total = sum(row.kept for row in biases), sum(row.total for row in biases)

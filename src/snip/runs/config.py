@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from snip.algorithm import BUDGETS
+from snip.algorithm import AUTO, BUDGETS
 from snip.anatomy.undisturbed import BATCH_NORM_MODES
 from snip.common.checks import check_fields, checked_number, checked_whole
 from snip.common.errors import InputError, KindError, nearest
@@ -50,7 +50,7 @@ class RunConfig:
     reduction: str = "abs_of_sum"
     decay: float = 0.9  # used by reduction "ema"
     scope: str = "global"
-    floor: float = 0.0
+    floor: float | str = ""  # by default the authors' 0, for a user's network "auto"
     budget: str = "connections"
     batch_norm: str = ""  # by default the authors' "eval", for a user's network "train"
     seed: int = 0
@@ -65,6 +65,8 @@ class RunConfig:
             self._set("initializer", "vs")  # which is what the paper's networks draw
         self._fill("train_initializer", self.initializer)
         self._fill("batch_norm", self._usual_scoring().batch_norm)
+        if self.floor == "":  # 0 is a floor that may be asked for
+            self._set("floor", AUTO if self.is_user_model else 0.0)
         self._fill("train", paper_schedule(self.dataset))
         if not isinstance(self.train, TrainConfig):
             raise KindError(f"train is a {type(self.train).__name__}: give a TrainConfig.")
@@ -98,11 +100,6 @@ class RunConfig:
             batch_norm=self.batch_norm,
         )
 
-    @property
-    def least(self) -> float | str:
-        """The floor that is pruned with; a user's network gets one if no path would be left."""
-        return "auto" if self.is_user_model and not self.floor else self.floor
-
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON writes them; the training's seed is the run's."""
         train = self.training.to_dict()
@@ -123,7 +120,8 @@ class RunConfig:
         # Without the defaults: a field that is added later must not rename the folders of old runs.
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         defaults["engine"] = "dense"  # which was the default once: names stay as they were
-        defaults["batch_norm"] = "eval"  # which it was for every network when folders got names
+        # Which these were for every network when folders got names.
+        defaults |= {"batch_norm": "eval", "floor": 0.0}
         train_defaults = TrainConfig().to_dict()
         ours = self.to_dict()
         train = ours.pop("train")
@@ -169,8 +167,9 @@ class RunConfig:
 
     def _check_numbers(self) -> None:
         self._set("sparsity", checked_sparsity(self.sparsity))
-        check_request(self.sparsity, self.scope, self.floor, by_cost=self.budget == "flops")
-        self._set("floor", float(self.floor))
+        least = 0.0 if self.floor == AUTO else self.floor
+        check_request(self.sparsity, self.scope, least, by_cost=self.budget == "flops")
+        self._set("floor", AUTO if self.floor == AUTO else float(self.floor))
         self._set("decay", checked_number("decay", self.decay, below=1))
         checked_whole("score_batch_size", self.score_batch_size, least=1)
         checked_whole("score_batches", self.score_batches, least=1)

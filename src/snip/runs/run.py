@@ -78,11 +78,10 @@ def run(
         device = torch.device(device)
         # Whatever can be wrong is told before something slower begins: first the network's name,
         # then the data, then the sizes of its batches, and only then is anything written.
-        model, masks = draw(config, device, saved=place / MASKS if resume else None)
+        drawn = draw(config, device, saved=place / MASKS if resume else None)
         dataset = load(config.dataset, data_dir=data_dir, download=download)
         data = data_for(dataset, config.training)
-        if masks is None and config.sparsity:
-            masks = prune_drawn(config, dataset, model)
+        model, masks = _pruned(config, dataset, *drawn)
         if not resume:
             layout.clear(place)
         _write_start(place, config, model, masks)
@@ -118,10 +117,7 @@ def prepare(
 
     `saved`: a file with this run's masks, if there is one, in place of scoring again.
     """
-    model, masks = draw(config, device, saved=saved)
-    if masks is None and config.sparsity:
-        masks = prune_drawn(config, dataset, model)
-    return model, masks
+    return _pruned(config, dataset, *draw(config, device, saved=saved))
 
 
 def draw(
@@ -155,6 +151,15 @@ def prune_drawn(config: RunConfig, dataset: Dataset, model: nn.Module) -> Masks:
     return masks
 
 
+def _pruned(
+    config: RunConfig, dataset: Dataset, model: nn.Module, masks: Masks | None
+) -> tuple[nn.Module, Masks | None]:
+    """What `draw` returned, pruned if the run prunes and the masks are not there already."""
+    if masks is None and config.sparsity:
+        masks = prune_drawn(config, dataset, model)
+    return model, masks
+
+
 def _scored_draw(config: RunConfig) -> dict[str, Any]:
     return {"initializer": config.initializer, "seed": seeds_of(config)["scored_draw"]}
 
@@ -186,15 +191,16 @@ def scoring_batches(
 def prune_network(config: RunConfig, dataset: Dataset, model: nn.Module) -> Masks:
     """Prune a network as the run says, on the run's scoring batches."""
     device = device_of(model)
-    batches = scoring_batches(config, dataset)
+    # A list, because scoring may need them a second time to tell which parts start at zero.
+    batches = [(x.to(device), y.to(device)) for x, y in scoring_batches(config, dataset)]
     with seeded(config.seed, device):  # a network with dropout draws while it is scored
         return prune(
             model,
-            ((images.to(device), labels.to(device)) for images, labels in batches),
+            batches,
             sparsity=config.sparsity,
             method=config.method,
             scope=config.scope,
-            floor=config.least,
+            floor=config.floor,
             budget=config.budget,
             scoring=config.scoring,
         )

@@ -107,7 +107,10 @@ class SeenBatches:
 
     @property
     def can_be_read_again(self) -> bool:
-        """Whether a second pass sees the same batches; a generator is used up by the first."""
+        """Whether a second pass sees batches too; a generator is used up by the first.
+
+        They may be others: a DataLoader that shuffles draws them anew at every pass.
+        """
         return not isinstance(self.batches, Iterator)
 
     def __iter__(self) -> Iterator[Batch]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Mapping
 
 from torch import nn
 
@@ -10,11 +10,11 @@ from snip.anatomy.normed import PARAMETRIZED
 from snip.anatomy.parameters import (
     Predicate,
     is_sharded,
-    left_out,
+    is_weight,
     ordinary,
     require_prunable,
 )
-from snip.common.errors import InputError, SnipWarning, listed
+from snip.common.errors import InputError, listed, warn
 from snip.scoring.gradients import Scores
 from snip.scoring.waking import silent_scores
 
@@ -40,14 +40,14 @@ def scorable_parameters(model: nn.Module, params: Predicate | None) -> dict[str,
 def without_biases(model: nn.Module, params: Predicate | None) -> tuple[Predicate, tuple[str, ...]]:
     """A predicate for the same parameters but the biases, and the names of those."""
     chosen = scorable_parameters(model, params)
-    biases = tuple(name for name, parameter in chosen.items() if parameter.ndim <= 1)
+    biases = tuple(name for name, parameter in chosen.items() if not is_weight(parameter.shape))
     weights = chosen.keys() - biases
     return (lambda name, module, parameter: name in weights), biases
 
 
 def check_signal(model: nn.Module, scores: Scores) -> None:
     """Refuse scores that are zero everywhere; warn of layers whose scores are."""
-    weights = {name: score for name, score in scores.items() if score.ndim > 1} or scores
+    weights = {name: score for name, score in scores.items() if is_weight(score.shape)} or scores
     silent = silent_scores(weights)
     if len(silent) == len(weights):
         raise InputError(
@@ -55,11 +55,9 @@ def check_signal(model: nn.Module, scores: Scores) -> None:
             f"to rank. {_zero_weights(model, scores)}"
         )
     if silent:
-        warnings.warn(
+        warn(
             f"the loss does not depend on {listed(silent)}: its scores are zero all over, "
             "so the layer goes first. Is it used in the loss, and is it initialised to non-zero?",
-            SnipWarning,
-            stacklevel=3,
         )
 
 
@@ -68,7 +66,7 @@ def _zero_weights(model: nn.Module, scores: Scores) -> str:
     zero = [
         name
         for name, parameter in ordinary(model).named_parameters()
-        if name in scores and parameter.ndim > 1 and not parameter.any()
+        if name in scores and is_weight(parameter.shape) and not parameter.any()
     ]
     if not zero:
         return "Are all gradients zero? snip.initialize(model) redraws the weights."
@@ -78,14 +76,14 @@ def _zero_weights(model: nn.Module, scores: Scores) -> str:
     )
 
 
-def warn_of_parametrized(model: nn.Module, params: Predicate | None) -> None:
-    """Name the weights that stay dense because their layers compute them from other tensors."""
-    reasons = left_out(model, params)
-    hidden = [name for name, reason in reasons.items() if reason.startswith(PARAMETRIZED)]
+def warn_of_parametrized(out: Mapping[str, str]) -> None:
+    """Name the weights that stay dense because their layers compute them from other tensors.
+
+    `out` has the parameters that are left out, with the reasons.
+    """
+    hidden = [name for name, reason in out.items() if reason.startswith(PARAMETRIZED)]
     if hidden:
-        warnings.warn(
+        warn(
             f"{listed(hidden)} stay dense: their layers compute the weight from them. Remove the "
             "parametrization before pruning (torch.nn.utils.parametrize.remove_parametrizations).",
-            SnipWarning,
-            stacklevel=3,
         )

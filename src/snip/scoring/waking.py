@@ -8,7 +8,6 @@ millionth of the others') whatever it is worth later, and whole blocks would be 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,11 +19,12 @@ from snip.anatomy.parameters import (
     EMBEDDINGS,
     NORMS,
     Predicate,
+    is_weight,
     parameter_owners,
     prunable_parameters,
     unwrap,
 )
-from snip.common.errors import SnipWarning, listed
+from snip.common.errors import listed, warn
 from snip.masks.holding import rezero
 from snip.models.initializers import fans, fill, variance_scaling
 from snip.scoring.batches import SeenBatches
@@ -82,7 +82,7 @@ def score_awake(
 
 def silent_weights(scores: Scores) -> list[str]:
     """Names of the weights none of whose connections has a score."""
-    return silent_scores({name: score for name, score in scores.items() if score.ndim > 1})
+    return silent_scores({name: score for name, score in scores.items() if is_weight(score.shape)})
 
 
 def silent_scores(scores: Scores) -> list[str]:
@@ -118,7 +118,7 @@ def _asleep(model: nn.Module, params: Predicate | None) -> tuple[list[Part], lis
             continue
         part = Part(name, module, parameter, value, is_weight=name in chosen)
         if name in chosen:
-            sure += [part] if parameter.ndim > 1 and not value else []
+            sure += [part] if is_weight(parameter.shape) and not value else []
         elif isinstance(module, NORMS):
             sure += [part] if name.rpartition(".")[2] == "weight" else []
         else:
@@ -141,9 +141,7 @@ def _say(parts: Sequence[Part]) -> None:
     scales = [part.name for part in parts if not part.is_weight]
     said = [f"{listed(weights)}, all zero, scored as if freshly drawn"] if weights else []
     said += [f"{listed(scales)}, zero or nearly so, scored as if one"] if scales else []
-    warnings.warn(
+    warn(
         f"parts that start at zero hide what lies behind them: {'; '.join(said)}. Their values "
         "are unchanged. snip.Scoring(zero_parts='as-is') scores them as they are.",
-        SnipWarning,
-        stacklevel=4,
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping
 from numbers import Real
 
-from snip.common.errors import InputError, SnipWarning
+from snip.anatomy.normed import layer_name
+from snip.common.errors import InputError, warn
 from snip.masks import Masks
 from snip.selection.budgets import Scope, check_scope, checked_sparsity, kept_count
 
@@ -43,14 +43,12 @@ def warn_of_unused_sparsity(masks: Masks, sparsity: float, scope: Scope) -> None
     if isinstance(scope, str) or any(not named for named in _named_by(scope, masks)):
         return
     if abs(masks.kept - kept_count(masks.total, sparsity)) > len(masks):
-        warnings.warn(
+        warn(
             f"scope gives every layer a sparsity of its own, {masks.sparsity:.4g} in all: the "
             f"sparsity={sparsity:g} asked for beside it has no effect.",
-            SnipWarning,
-            stacklevel=3,
         )
 
 
 def _named_by(scope: Mapping[str, float], masks: Masks) -> Iterator[bool]:
     """For each parameter, whether it or its layer is in the scope."""
-    return (name in scope or name.rpartition(".")[0] in scope for name in masks)
+    return (name in scope or layer_name(name) in scope for name in masks)

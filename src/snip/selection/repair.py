@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -11,7 +10,8 @@ import torch
 from torch import nn
 
 from snip.anatomy.calling import Call
-from snip.common.errors import InputError, SnipWarning, listed
+from snip.anatomy.parameters import is_weight
+from snip.common.errors import InputError, listed, warn
 from snip.masks import Masks, empty_layers
 from snip.paths.connectivity import has_path, reached_outputs
 
@@ -42,18 +42,18 @@ def with_a_path(
         return masks
     found = None if call is None else has_path(model, masks, call, batch_dim)
     if call is None or found is not False:
-        _warn(_nothing_left(masks, bypassed=bool(found)))
+        _warn_of_empty(masks, bypassed=bool(found))
         return masks
     reached = partial(reached_outputs, model, call=call, batch_dim=batch_dim)
     wanted = reached(_unpruned(masks))
     if not wanted:  # not even through the unpruned model: the probe knows nothing of this one
-        _warn(_nothing_left(masks, bypassed=False))
+        _warn_of_empty(masks, bypassed=False)
         return masks
     cure, other = _cured(masks, select, reached, wanted)
     if other is None:
-        _warn(f"{_lost(masks)}the network cannot learn. Use floor=..., {OTHERS}.")
+        warn(f"{_lost(masks)}the network cannot learn. Use floor=..., {OTHERS}.")
         return masks
-    _warn(_lost(masks) + (_done(cure) if repair else _would_help(cure)))
+    warn(_lost(masks) + (_done(cure) if repair else _would_help(cure)))
     return other if repair else masks
 
 
@@ -77,7 +77,8 @@ def _cured(
 
 def _nearly_empty(masks: Masks) -> list[str]:
     """Weights that keep so little that a path may end there. Without any, nobody looks for one."""
-    few = {name: max(FEW, len(mask) // FEW) for name, mask in masks.items() if mask.ndim > 1}
+    weights = {name: mask for name, mask in masks.items() if is_weight(mask.shape)}
+    few = {name: max(FEW, len(mask) // FEW) for name, mask in weights.items()}
     # Counting is many times faster than summing what is not a number.
     return [
         name
@@ -101,12 +102,10 @@ def _cures(masks: Masks, select: Callable[..., Masks] | None) -> Iterator[tuple[
             yield ", ".join(f"{k}={v!r}" for k, v in settings.items()), select(**settings)
 
 
-def _nothing_left(masks: Masks, *, bypassed: bool) -> str:
-    empty = empty_layers(masks)
-    if not empty:
-        return ""
-    how = "passes by another way" if bypassed else "ends there unless a shortcut passes it by"
-    return f"{_left(masks)}: the signal {how}. To keep some of it, use floor=..., {OTHERS}."
+def _warn_of_empty(masks: Masks, *, bypassed: bool) -> None:
+    if empty_layers(masks):
+        how = "passes by another way" if bypassed else "ends there unless a shortcut passes it by"
+        warn(f"{_left(masks)}: the signal {how}. To keep some of it, use floor=..., {OTHERS}.")
 
 
 def _left(masks: Masks) -> str:
@@ -130,8 +129,3 @@ def _done(cure: str) -> str:
 
 def _would_help(cure: str) -> str:
     return f"the network cannot learn. {cure} leaves a path: it was tried."
-
-
-def _warn(sentence: str) -> None:
-    if sentence:
-        warnings.warn(sentence, SnipWarning, stacklevel=4)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 CHUNK = 1 << 18  # elements in flight: bounds the temporary memory
-STRIDE = 251  # every so manieth element is in the sample; a prime, which no layer's shape has
+STRIDE = 251  # every 251st element is in the sample; a prime, which no layer's shape has
 MANY = 1 << 20  # from so many elements on a sample pays
 WIDE = 6.0  # standard deviations of the sample's rank on each side: the k-th is hardly ever outside
 MOST = 16  # the share 1/16 of the elements may be collected, which bounds the memory
@@ -154,7 +154,7 @@ class _Race:
         return low, high
 
     def _sample(self, name: str) -> torch.Tensor:
-        """Every so manieth of the scores of a tensor that may win."""
+        """Every 251st score of a tensor, without those that may not win."""
         flat = self.scores[name].reshape(-1)[::STRIDE].to(self.wide)
         if name in self.within:
             flat = flat[self.within[name].to(flat.device).reshape(-1)[::STRIDE]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from torch import nn
 
 from snip.common import files, places
 from snip.common.checks import differences, fits
-from snip.common.errors import FileError, SnipWarning, shortened
+from snip.common.errors import FileError, shortened, warn
 from snip.training.config import TrainConfig
 from snip.training.optimizer_state import check_optimizer, load_optimizer
 from snip.training.state import State, different_tensors, extra_state, snapshot
@@ -144,11 +143,9 @@ def set_random_state(state: Mapping[str, Any]) -> None:
 def _warn_of_threads(theirs: int) -> None:
     ours = torch.get_num_threads()
     if theirs != ours:
-        warnings.warn(
+        warn(
             f"this run began with {theirs} threads and goes on with {ours}: sums may differ in "
             f"their last bits. torch.set_num_threads({theirs}) resumes it exactly.",
-            SnipWarning,
-            stacklevel=8,  # the caller of `train`
         )
 
 

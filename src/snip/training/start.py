@@ -25,19 +25,16 @@ def hold(
     model: nn.Module, masks: Masks | None, folder: Path | None, *, resume: bool
 ) -> Masks | None:
     """Put the masks on the model, or find those that it holds; the folder must have no others."""
-    if masks is None:
-        masks = held_masks(model)
-    else:
-        masks.apply(model)
-    if masks is None or folder is None or not resume:
-        return masks
-    path = folder / MASKS
-    if exists(path) and Masks.load(path) != masks:
+    held = held_masks(model) if masks is None else masks
+    path = None if folder is None or not resume else folder / MASKS
+    if held is not None and path is not None and exists(path) and Masks.load(path) != held:
         raise FileError(
             f"{path} holds other masks than this model: choose another folder, "
             "or start over in this one with resume=False."
         )
-    return masks
+    if masks is not None:
+        masks.apply(model)
+    return held
 
 
 def begin(
