@@ -159,6 +159,54 @@ def test_a_dense_layer_sees_new_weights_at_once():
     assert not again.__getstate__()["indices"]  # the whole weight is not part of a copy
 
 
+def dense_mlp() -> tuple[nn.Module, torch.Tensor]:
+    """A network whose layers both run dense, with less than all of their weights."""
+    x = torch.randn(5, 12)
+    model = pruned(nn.Sequential(nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, 4)), x, 0.5)
+    return accelerated(model, x, ways={"0": "dense", "2": "dense"}), x
+
+
+def scale(fast: nn.Module, factor: float) -> None:
+    with torch.no_grad():
+        for parameter in fast.parameters():
+            parameter.data.mul_(factor)  # which torch itself does not notice
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_dense_weights_changed_before_the_backward_are_noticed(layer):
+    fast, x = dense_mlp()
+    loss = fast(x).square().sum()
+    with torch.no_grad():
+        fast[layer].weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    fast(x).square().sum().backward()
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_forward_on_other_weights_makes_no_wrong_gradients_of_the_one_before(gradients):
+    fast, x = dense_mlp()
+    x.requires_grad_()
+    loss = fast(x).square().sum()
+    scale(fast, 100)
+    with torch.set_grad_enabled(gradients):
+        fast(x)  # as a moving average of the weights would be tried
+    scale(fast, 0.01)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("weight", [1.0, float("nan")])
+def test_forwards_on_the_same_weights_share_a_dense_matrix(weight):
+    fast, x = dense_mlp()
+    fast[2].weight.data[0] = weight
+    losses = [fast(x).square().sum(), fast(-x).square().sum()]
+    with torch.no_grad():
+        fast(x)
+    torch.stack(losses).sum().backward()
+    assert fast[0].weight.grad.isnan().any() == (weight != weight)
+
+
 class Known(Timings):
     """Timings that say what the test wants, and write down what they were asked."""
 
