@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import sys
+import types
 import warnings
 
 import pytest
@@ -237,6 +239,12 @@ def test_a_very_sparse_layer_with_much_to_do_is_not_timed(tmp_path):
     assert not dense_linear_wins(layer, (8, 64, 512), timings, True)
     assert not timings.asked
     assert dense_linear_wins(layer, (8, 1, 512), timings, True)
+
+
+def test_a_half_loaded_transformers_is_no_obstacle(monkeypatch):
+    name = "transformers.pytorch_utils"  # which lacks its Conv1D while it is being imported
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    assert sparse_layer(nn.Linear(2, 3)) is SparseLinear
 
 
 def test_conv1d_of_transformers_runs_sparse():
