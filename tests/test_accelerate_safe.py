@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -206,14 +207,54 @@ def test_ways_that_are_given_are_not_timed(monkeypatch):
     assert isinstance(snip.accelerate(mlp(), torch.randn(5, 6), ways={}), Accelerated)
 
 
-def test_processes_that_train_together_do_not_decide_apart(monkeypatch):
+@pytest.mark.parametrize(
+    ("build", "batch"),
+    [(mlp, torch.randn(5, 6)), (lambda: masked(Calls()), (torch.randn(5, 6), torch.rand(5)))],
+)
+def test_processes_that_train_together_do_not_decide_apart(monkeypatch, build, batch):
     timed_as(monkeypatch)
+    for layers_timed in ("fastest_ways", "losing_layers"):
+        monkeypatch.setattr(f"snip.engine.sparse_copy.{layers_timed}", None)  # not to be called
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    assert isinstance(snip.accelerate(mlp(), torch.randn(5, 6)), Accelerated)
+    assert isinstance(quietly(snip.accelerate, build(), batch), Accelerated)
 
 
-def test_timing_leaves_no_trace():
+def test_layers_of_an_untraced_network_are_timed_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr("snip.engine.sparse_copy.losing_layers", lambda *a: asked.append(a) or [])
+    timed_as(monkeypatch, (1.0, 2.0))
+    model = masked(Calls())
+    assert quietly(snip.accelerate, model, (torch.randn(5, 6), torch.rand(5))) is model
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("sparse", "sentence"), [(2.0, "Calls runs dense"), (0.5, "Calls cannot be traced")]
+)
+def test_one_warning_says_how_a_network_runs(monkeypatch, sparse, sentence):
+    timed_as(monkeypatch, (1.0, sparse))
+    with pytest.warns(snip.SnipWarning) as caught:
+        snip.accelerate(masked(Calls()), (torch.randn(5, 6), torch.rand(5)))
+    assert len(caught) == 1
+    assert str(caught[0].message).startswith(sentence)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_warning_that_is_an_error_changes_nothing(monkeypatch, given):
+    model = mlp()
+    masks = snip.held_masks(model)
+    snip.release(model)
+    timed_as(monkeypatch, (1.0, 2.0), (1.0, 2.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(snip.SnipWarning):
+            snip.accelerate(model, torch.randn(5, 6), masks=masks if given else None)
+    assert snip.held_masks(model) is None
+
+
+def test_timing_leaves_no_trace(monkeypatch):
     model, x = masked(Blocks()), torch.randn(9, 2, 5, 6)
     fast = snip.accelerate(model, x, ways={})
     before, drawn = copy.deepcopy((model.state_dict(), fast.state_dict())), torch.get_rng_state()
@@ -221,14 +262,29 @@ def test_timing_leaves_no_trace():
         model.train(training), fast.train(training)
         found = pace.step_seconds(model, fast, pace.step_of(x, training=training))
         assert found.keys() == {"dense", "sparse"}
-        losing = pace.losing_layers(model, fast, ["conv", "embed", "rnn"], x)
-        assert set(losing) <= {"conv", "embed", "rnn"}
+        for slower, losing in ((True, ["conv", "embed", "rnn"]), (False, [])):
+            monkeypatch.setattr(pace, "is_slower", lambda _, slower=slower: slower)
+            assert pace.losing_layers(model, fast, ["conv", "embed", "rnn"], x) == losing
         assert model.training == fast.training == training
     for network, state in zip((model, fast), before, strict=True):
         assert all(p.grad is None for p in network.parameters())
         assert all(torch.equal(value, state[k]) for k, value in network.state_dict().items())
         assert not any(module._forward_pre_hooks for module in network.modules())
     assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_what_a_layer_was_timed_on_is_not_kept(monkeypatch):
+    step_of, alive = pace.step_of, []
+
+    def noted(inputs, **settings):
+        assert all(given() is None for given in alive[:-1])  # the last is let go when this returns
+        alive.append(weakref.ref(inputs[0]))
+        return step_of(inputs, **settings)
+
+    monkeypatch.setattr(pace, "step_of", noted)
+    model = masked(nn.Sequential(*(nn.Linear(6, 6) for _ in range(4))))
+    pace.losing_layers(model, copy.deepcopy(model), ["0", "1", "2", "3"], torch.randn(5, 6))
+    assert len(alive) == 4
 
 
 def test_a_layer_that_fails_alone_is_a_losing_one():
@@ -263,6 +319,17 @@ def test_layers_that_lose_run_dense_and_again_when_a_run_resumes(monkeypatch):
     for fast in (network, again):
         assert fast.rnn.way == fast.embed.way == "dense"
     assert torch.equal(again(batch[0]), network(batch[0]))
+
+
+def test_a_run_that_began_sparse_does_not_go_on_dense(monkeypatch):
+    model, batch = mlp(), (torch.randn(5, 6), LABELS)
+    network, choice = choose(model, batch, "sparse")
+    assert isinstance(network, Accelerated)
+    monkeypatch.setattr("snip.engine.accelerate.available", lambda: False)
+    monkeypatch.setattr("snip.engine.accelerate.reason", lambda: "no compiler was found")
+    words = r'began sparse .*no compiler was found\): .*resume=False.*engine="dense"'
+    with pytest.raises(snip.InputError, match=words):
+        choose_again(model, batch, choice)
 
 
 # ---- zeros that nobody holds, and an optimiser that trains nothing ----

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import sys
+import types
 import warnings
 
 import pytest
@@ -10,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import snip
+from snip.engine.convert import trials
 from snip.engine.convert.linear_ways import dense_linear_wins
 from snip.engine.convert.timings import Timings
 from snip.engine.kernels.library import available
@@ -159,6 +162,54 @@ def test_a_dense_layer_sees_new_weights_at_once():
     assert not again.__getstate__()["indices"]  # the whole weight is not part of a copy
 
 
+def dense_mlp() -> tuple[nn.Module, torch.Tensor]:
+    """A network whose layers both run dense, with less than all of their weights."""
+    x = torch.randn(5, 12)
+    model = pruned(nn.Sequential(nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, 4)), x, 0.5)
+    return accelerated(model, x, ways={"0": "dense", "2": "dense"}), x
+
+
+def scale(fast: nn.Module, factor: float) -> None:
+    with torch.no_grad():
+        for parameter in fast.parameters():
+            parameter.data.mul_(factor)  # which torch itself does not notice
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_dense_weights_changed_before_the_backward_are_noticed(layer):
+    fast, x = dense_mlp()
+    loss = fast(x).square().sum()
+    with torch.no_grad():
+        fast[layer].weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    fast(x).square().sum().backward()
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_forward_on_other_weights_makes_no_wrong_gradients_of_the_one_before(gradients):
+    fast, x = dense_mlp()
+    x.requires_grad_()
+    loss = fast(x).square().sum()
+    scale(fast, 100)
+    with torch.set_grad_enabled(gradients):
+        fast(x)  # as a moving average of the weights would be tried
+    scale(fast, 0.01)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("weight", [1.0, float("nan")])
+def test_forwards_on_the_same_weights_share_a_dense_matrix(weight):
+    fast, x = dense_mlp()
+    fast[2].weight.data[0] = weight
+    losses = [fast(x).square().sum(), fast(-x).square().sum()]
+    with torch.no_grad():
+        fast(x)
+    torch.stack(losses).sum().backward()
+    assert fast[0].weight.grad.isnan().any() == (weight != weight)
+
+
 class Known(Timings):
     """Timings that say what the test wants, and write down what they were asked."""
 
@@ -173,22 +224,69 @@ class Known(Timings):
 
 
 @pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("fast", ["dense", "sparse"])
-def test_a_layer_on_tokens_runs_as_it_is_timed(tmp_path, training, fast):
+def test_a_layer_on_tokens_runs_as_it_is_timed(tmp_path, training, fast, first):
+    mode = {"first": first, "training": training}
     layer = SparseLinear(nn.Linear(24, 48), {"weight": torch.rand(48, 24) < 0.5})
     timings = Known(tmp_path / "timings.json", fast)
-    assert dense_linear_wins(layer, (3, 7, 24), timings, training) == (fast == "dense")
+    assert dense_linear_wins(layer, (3, 7, 24), timings, **mode) == (fast == "dense")
     assert layer.way == "sparse"
     assert "dense" not in layer.indices
     assert all(p.grad is None for p in layer.parameters())
 
 
 def test_a_very_sparse_layer_with_much_to_do_is_not_timed(tmp_path):
+    mode = {"first": False, "training": True}
     layer = SparseLinear(nn.Linear(512, 512), {"weight": torch.rand(512, 512) < 0.1})
     timings = Known(tmp_path / "timings.json", "dense")
-    assert not dense_linear_wins(layer, (8, 64, 512), timings, True)
+    assert not dense_linear_wins(layer, (8, 64, 512), timings, **mode)
     assert not timings.asked
-    assert dense_linear_wins(layer, (8, 1, 512), timings, True)
+    assert dense_linear_wins(layer, (8, 1, 512), timings, **mode)
+
+
+class Normed(nn.Module):
+    """Layers behind an input that is only scaled, behind one another and, once more, behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.beside = nn.Linear(6, 7), nn.Linear(7, 8), nn.Linear(6, 8)
+
+    def forward(self, x):
+        x = x / 2
+        return self.second(self.first(x).relu()) + self.beside(x)
+
+
+def test_layers_are_timed_with_the_gradients_that_training_needs(tmp_path, monkeypatch):
+    needed, round_of = {}, trials.round_of
+
+    def noted(forward, layer, x, training):
+        needed[layer.sizes] = x.requires_grad
+        return round_of(forward, layer, x, training)
+
+    monkeypatch.setattr(trials, "round_of", noted)
+    timings = Known(tmp_path / "timings.json", "sparse")
+    monkeypatch.setattr("snip.engine.sparse_copy.Timings", lambda: timings)
+    x = torch.randn(3, 4, 6)
+    model = Normed()
+    masks = {f"{name}.weight": layer.weight > 0 for name, layer in model.named_children()}
+    snip.Masks(masks).apply(model)
+    accelerated(model, x)
+    assert needed == {(6, 7): False, (7, 8): True, (6, 8): False}
+    assert ["first=True" in key for key in timings.asked] == [True, True, False, False, True, True]
+
+
+def test_a_frozen_first_layer_is_timed_forward(tmp_path):
+    layer = SparseLinear(nn.Linear(24, 48), {"weight": torch.rand(48, 24) < 0.5})
+    layer.requires_grad_(False)
+    timings = Known(tmp_path / "timings.json", "dense")
+    assert dense_linear_wins(layer, (3, 7, 24), timings, first=True, training=True)
+
+
+def test_a_half_loaded_transformers_is_no_obstacle(monkeypatch):
+    name = "transformers.pytorch_utils"  # which lacks its Conv1D while it is being imported
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    assert sparse_layer(nn.Linear(2, 3)) is SparseLinear
 
 
 def test_conv1d_of_transformers_runs_sparse():

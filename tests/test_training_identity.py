@@ -16,8 +16,9 @@ from training_parts import (
     stopping_at,
 )
 
-from snip.common.errors import FileError
+from snip.common.errors import FileError, InputError
 from snip.data import Augmentation, Dataset, Split, load
+from snip.engine.kernels.library import available
 from snip.training import train
 
 
@@ -64,6 +65,23 @@ def test_another_engine_is_refused(
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     with pytest.raises(FileError, match=f"engine '{began}' there, '{goes_on}' here"):
         train(pruned_network(mnist), mnist, CONFIG, folder=tmp_path, engine=goes_on)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+@pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+def test_a_sparse_training_does_not_go_on_without_kernels(
+    mnist: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"folder": tmp_path, "engine": "sparse"}
+    with pytest.raises(StoppedError):
+        train(
+            pruned_network(mnist), mnist, CONFIG,
+            checkpoint_seconds=0, step=stopping_at(5), **settings,
+        )  # fmt: skip
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    monkeypatch.setattr("snip.engine.accelerate.available", lambda: False)
+    with pytest.raises(InputError, match=r"began sparse and cannot go on so .*resume=False"):
+        train(pruned_network(mnist), mnist, CONFIG, **settings)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 

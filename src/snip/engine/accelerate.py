@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -44,9 +44,10 @@ def accelerate(
     the model itself comes back, with a warning: it runs dense.
     """
     found = sparse_or_dense(model, batch, masks=masks, ways=ways, timed=ways is None)
-    if found.why:
-        warnings.warn(found.why, SnipWarning, stacklevel=2)
-    return found.network
+    for sentence in (found.why, *found.remarks):
+        if sentence:
+            warnings.warn(sentence, SnipWarning, stacklevel=2)
+    return found.settled()
 
 
 def densify(model: nn.Module) -> nn.Module:
@@ -62,12 +63,26 @@ def densify(model: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class Outcome:
-    """An accelerated network, or the model itself and the sentence why it runs dense."""
+    """An accelerated network, or the model itself and the sentence why it runs dense.
 
+    Nothing is changed until it is settled: a warning that a user made an error comes before.
+    """
+
+    model: nn.Module
     network: nn.Module
     ways: Ways = field(default_factory=dict)  # of layers that do not run sparse
     seconds: Seconds = field(default_factory=dict)  # of a step, dense and sparse, if timed
     why: str = ""
+    remarks: tuple[str, ...] = ()  # what else the user should know
+    masks: Masks | None = None  # for the model to hold, which held none
+
+    def settled(self) -> nn.Module:
+        """The network, after what it means for the model: its masks, and that it trains no more."""
+        if self.masks is not None:
+            self.masks.apply(self.model)
+        if self.network is not self.model:
+            leave(self.model)
+        return self.network
 
 
 def sparse_or_dense(
@@ -93,13 +108,12 @@ def sparse_or_dense(
     inputs = example(model, batch)
     timed_work = work_of or step_of(inputs, training=model.training)
     outcome = _outcome(model, found, inputs, ways, timed_work if timed else None)
-    if held is None and masks is None:
-        _hold_zeros(model, found)
-    elif held is None and outcome.network is model:
-        found.apply(model)  # masks that were only given: as a copy would, it keeps its zeros
-    if outcome.network is not model:
-        leave(model)
-    return outcome
+    if held is not None:
+        return outcome
+    if masks is None:
+        return replace(outcome, remarks=(*outcome.remarks, _holds_zeros(model, found)), masks=found)
+    # Masks that were only given: as a copy would, the model keeps its zeros if it comes back.
+    return replace(outcome, masks=found if outcome.network is model else None)
 
 
 def _outcome(
@@ -111,15 +125,15 @@ def _outcome(
 ) -> Outcome:
     """The accelerated network, or why there is none; without `work_of` it is not timed."""
     if not available():
-        return Outcome(model, why=f"running dense: {reason()}")
+        return Outcome(model, model, why=f"running dense: {reason()}")
     try:
         copies = SparseCopies(model, masks, inputs)
         chosen = dict(copies.fastest_ways() if ways is None else ways)
         if work_of is not None and timing_decides():
             return _timed(copies, chosen, work_of)
-        return Outcome(copies.copy(chosen), chosen)
+        return Outcome(model, copies.copy(chosen), chosen, remarks=copies.remarks)
     except DenseError as error:
-        return Outcome(model, why=f"{type(model).__name__} runs dense: {error}.")
+        return Outcome(model, model, why=f"{type(model).__name__} runs dense: {error}.")
 
 
 def _checked(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Masks:
@@ -138,26 +152,24 @@ def _checked(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Mask
     return masks
 
 
-def _hold_zeros(model: nn.Module, masks: Masks) -> None:
-    """Hold the zeros of a loaded model, and say so."""
-    masks.apply(model)
-    warnings.warn(
+def _holds_zeros(model: nn.Module, masks: Masks) -> str:
+    """What becomes of the zeros of a loaded model."""
+    return (
         f"this {type(model).__name__} held no masks, but {masks.sparsity:.1%} of its weights are "
         "zero: they are taken for pruned and held at zero from now on (snip.release(model) lets "
-        "them grow).",
-        SnipWarning,
-        stacklevel=4,
+        "them grow)."
     )
 
 
 def _timed(copies: SparseCopies, ways: Ways, work_of: WorkOf) -> Outcome:
     """The accelerated network, or the model if that is faster.
 
-    If it is slower at first, the layers that are slower alone run dense in a second try.
+    If it is slower at first, the layers that are slower alone run dense in a second try; those of a
+    network that was not traced do so already.
     """
     model, fast = copies.model, copies.copy(ways)
     seconds = step_seconds(model, fast, work_of)
-    if is_slower(seconds):
+    if is_slower(seconds) and copies.traced is not None:
         fewer = copies.without_losing(ways)
         if fewer != ways:
             ways, fast = fewer, copies.copy(fewer)
@@ -165,5 +177,5 @@ def _timed(copies: SparseCopies, ways: Ways, work_of: WorkOf) -> Outcome:
     if is_slower(seconds):
         sparse, dense = (f"{1000 * seconds[engine]:.3g} ms" for engine in ("sparse", "dense"))
         why = f"accelerated it would take {sparse} for this batch, and takes {dense} as it is"
-        return Outcome(model, {}, seconds, f"{type(model).__name__} runs dense: {why}.")
-    return Outcome(fast, ways, seconds)
+        return Outcome(model, model, {}, seconds, f"{type(model).__name__} runs dense: {why}.")
+    return Outcome(model, fast, ways, seconds, remarks=copies.remarks)

@@ -12,9 +12,9 @@ from torch import nn
 
 from snip.anatomy.undisturbed import restored_modes
 from snip.common.checks import check_kinds
-from snip.common.errors import SnipWarning, nearest
+from snip.common.errors import InputError, SnipWarning, nearest
 from snip.common.timing import Work
-from snip.engine.accelerate import accelerate, sparse_or_dense
+from snip.engine.accelerate import sparse_or_dense
 from snip.engine.fused.straight import straight_of
 from snip.engine.kernels.straight import Gradients
 from snip.engine.pace import step_of
@@ -58,15 +58,23 @@ def choose(model: nn.Module, batch: Batch, engine: str) -> tuple[nn.Module, Choi
         found = sparse_or_dense(model, batch, timed=auto, work_of=partial(_step, batch=batch))
     if found.why and not found.seconds:  # of "auto" a slower engine is no surprise
         warnings.warn(found.why, SnipWarning, stacklevel=2)
-    chosen = "dense" if found.network is model else "sparse"
-    return found.network, Choice(chosen, found.ways, found.seconds)
+    for remark in found.remarks:
+        warnings.warn(remark, SnipWarning, stacklevel=2)
+    network = found.settled()
+    return network, Choice("dense" if network is model else "sparse", found.ways, found.seconds)
 
 
 def choose_again(model: nn.Module, batch: Batch, choice: Choice) -> nn.Module:
-    """The network of an earlier choice."""
+    """The network of an earlier choice; InputError if a sparse one cannot be made here."""
     if choice.engine == "dense":
         return model
-    return accelerate(model, batch, ways=choice.ways)
+    found = sparse_or_dense(model, batch, ways=choice.ways, timed=False)
+    if found.why:
+        raise InputError(
+            f"this training began sparse and cannot go on so ({found.why.rstrip('.')}): start it "
+            'over with resume=False, and with engine="dense" if it is to run here as it is.'
+        )
+    return found.settled()
 
 
 def _step(network: nn.Module, batch: Batch) -> Work:

@@ -1,7 +1,7 @@
 """Times whole networks, or single layers, against each other on the user's batch.
 
-This is the one place that decides whether sparse is worth it: `snip.accelerate` and the training
-loop's engine "auto" both ask here.
+`snip.accelerate` and the training loop's engine "auto" both ask here whether sparse is worth it.
+How each layer of a traced network runs is timed before that, in `convert.ways`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def losing_layers(dense: nn.Module, sparse: nn.Module, names: list[str], inputs:
     given = _given(dense, names, inputs)
     losing = []
     for name in track(list(given), description="timing layers", total=len(given)):
-        work_of = step_of(given[name], training=dense.training)
+        work_of = step_of(given.pop(name), training=dense.training)
         layers = dense.get_submodule(name), sparse.get_submodule(name)
         try:
             loses = is_slower(_best_of(range(1 + FEW), *layers, work_of, LAYER_SECONDS))

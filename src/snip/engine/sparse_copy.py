@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import nn
 from snip.anatomy.calling import arguments
 from snip.anatomy.hooks import hooked
 from snip.anatomy.parameters import parameter_owners
-from snip.common.errors import InputError, SnipWarning, first_line, nearest
+from snip.common.errors import InputError, first_line, nearest
 from snip.engine.accelerated import Conversion, accelerated
 from snip.engine.convert.converter import Converter
 from snip.engine.convert.timings import Timings
@@ -43,12 +42,22 @@ class SparseCopies:
     def __init__(self, model: nn.Module, masks: Masks, inputs: Any) -> None:
         self.model, self.masks, self.inputs = model, masks, inputs
         self.names = _sparse_names(model, masks, inputs)
-        self.traced = _traced(model, _lone_tensor(model, inputs))
+        self.traced: Traced | None = None
+        self.remarks: tuple[str, ...] = ()  # what a user of the copies should know
+        try:
+            self.traced = _traced(model, _lone_tensor(model, inputs))
+        except Exception as error:  # what a user's forward may raise has no common kind
+            self.remarks = (
+                f"{type(model).__name__} cannot be traced ({first_line(error)}): its layers "
+                "run sparse one by one, with conversions at their borders.",
+            )
 
     def fastest_ways(self) -> Ways:
         """How each layer runs that is not fastest sparse, as far as layers are timed alone."""
+        if not timing_decides():
+            return {}
         if self.traced is None:
-            return self.without_losing({}) if timing_decides() else {}
+            return self.without_losing({})
         timings = Timings()
         root = self._root({})
         found = fastest_ways(self.traced, root, timings, training=self.model.training)
@@ -149,23 +158,14 @@ def _lone_tensor(model: nn.Module, inputs: Any) -> torch.Tensor | None:
     return lone if isinstance(lone, torch.Tensor) else None
 
 
-def _traced(model: nn.Module, lone: torch.Tensor | None) -> Traced | None:
-    """The network as a graph with the shape of every tensor; None, with a warning, if it has none.
+def _traced(model: nn.Module, lone: torch.Tensor | None) -> Traced:
+    """The network as a graph with the shape of every tensor.
 
     A converted graph does not call its modules one by one, so that hooks on them would be lost.
     """
-    try:
-        if lone is None:
-            raise UntraceableError("it is called on more than one tensor")
-        for name, module in model.named_modules():
-            if module is not model and hooked(module):
-                raise UntraceableError(f"hooks on {name} wait for its calls")
-        return trace_for_training(model, lone, leaf=lambda m: sparse_layer(m) is not None)
-    except Exception as error:  # what a user's forward may raise under tracing has no common kind
-        warnings.warn(
-            f"{type(model).__name__} cannot be traced ({first_line(error)}): its layers "
-            "run sparse one by one, with conversions at their borders.",
-            SnipWarning,
-            stacklevel=6,
-        )
-        return None
+    if lone is None:
+        raise UntraceableError("it is called on more than one tensor")
+    for name, module in model.named_modules():
+        if module is not model and hooked(module):
+            raise UntraceableError(f"hooks on {name} wait for its calls")
+    return trace_for_training(model, lone, leaf=lambda m: sparse_layer(m) is not None)

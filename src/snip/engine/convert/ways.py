@@ -20,7 +20,7 @@ from torch import fx, nn
 from snip.common.progress import track
 from snip.engine.convert.linear_ways import dense_linear_wins
 from snip.engine.convert.timings import Timings
-from snip.engine.convert.trials import best, machine, round_of, run_as, setting
+from snip.engine.convert.trials import best, dense_wins, machine, round_of, run_as, setting
 from snip.engine.layers.conv import SparseConvolution
 from snip.engine.layers.layouts import from_blocks, to_blocks
 from snip.engine.layers.linear import PlainLinear
@@ -50,16 +50,18 @@ def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: b
     layers = [(n, root.get_submodule(str(n.target))) for n in nodes]
     chosen: Ways = {}
     convolutions, graph = [], nx.DiGraph()
+    fixed = _fixed(traced, root)
     for node, layer in track(layers, description="timing layers", total=len(layers)):
-        name = str(node.target)
+        name, first = str(node.target), fixed.issuperset(node.all_input_nodes)
         if isinstance(layer, PlainLinear):
-            if dense_linear_wins(layer, _input_shape(node), timings, training):
+            shape = _input_shape(node)
+            if dense_linear_wins(layer, shape, timings, first=first, training=training):
                 chosen[name] = DENSE
         elif isinstance(layer, (SparseRecurrent, SparseConv3d)):
-            if _dense_wins(layer, node, timings, training):
+            if _dense_plain_wins(layer, node, timings=timings, first=first, training=training):
                 chosen[name] = DENSE
         elif isinstance(layer, SparseConvolution) and _is_batch(layer, node):
-            seconds = _conv_times(layer, node, timings, training)
+            seconds = _conv_times(layer, node, timings, first=first, training=training)
             on_blocks = min((SPARSE, WINOGRAD), key=lambda way: seconds[way])
             graph.add_edge(BLOCKS, node, capacity=seconds[DENSE])
             graph.add_edge(node, PLAIN, capacity=seconds[on_blocks])
@@ -75,6 +77,17 @@ def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: b
     _add_borders(graph, traced, ranks, timings)
     _, (_, plain) = nx.minimum_cut(graph, BLOCKS, PLAIN)
     return chosen | {name: DENSE for node, name in convolutions if node in plain}
+
+
+def _fixed(traced: Traced, root: nn.Module) -> set[fx.Node]:
+    """The nodes before any parameter: training needs no gradients of them, nor of the input."""
+    found: set[fx.Node] = set()
+    for node in traced.graph.nodes:
+        module = called(node, root)
+        learned = [] if module is None else list(module.parameters())
+        if node.op != "get_attr" and not learned and found.issuperset(node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def _is_batch(layer: SparseConvolution, node: fx.Node) -> bool:
@@ -104,12 +117,10 @@ def _add_borders(graph: nx.DiGraph, traced: Traced, ranks: set[int], timings: Ti
 
 
 def _conv_times(
-    layer: SparseConvolution, node: fx.Node, timings: Timings, training: bool
+    layer: SparseConvolution, node: fx.Node, timings: Timings, *, first: bool, training: bool
 ) -> dict[str, float]:
     """Seconds of a forward pass (in training with the backward pass) in each way."""
-    source: Any = node.args[0]
-    shape = source.meta["shape"]
-    first = source.op == "placeholder"  # the gradient of the network's input is not needed
+    shape = _input_shape(node)
     kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
     work = kept * math.prod(node.meta["shape"]) // node.meta["shape"][1]
     seconds = {SPARSE: 0.0, WINOGRAD: math.inf, DENSE: math.inf}
@@ -136,7 +147,7 @@ def _input_shape(node: fx.Node) -> tuple[int, ...]:
     return tuple(source.meta["shape"])
 
 
-def _dense_wins(layer: PackedModule, node: fx.Node, timings: Timings, training: bool) -> bool:
+def _dense_plain_wins(layer: PackedModule, node: fx.Node, **settings: Any) -> bool:
     """Whether a layer that takes and gives plain tensors is faster in torch."""
     source: Any = node.args[0]
     shape = source.meta.get("shape")
@@ -147,15 +158,7 @@ def _dense_wins(layer: PackedModule, node: fx.Node, timings: Timings, training: 
         made = layer(x)
         return made[0] if isinstance(made, tuple) else made
 
-    def work_of(way: str) -> Callable[[], object]:
-        x = torch.randn(shape, requires_grad=source.op != "placeholder")
-        return round_of(partial(run_as, layer, way, forward, x), layer, x, training)
-
-    key = f"{type(layer).__name__} {list(shape)} {layer.extra_repr()} {setting(training)}"
-    seconds = {
-        way: timings.get(f"{way} {key}", partial(work_of, way), best) for way in (SPARSE, DENSE)
-    }
-    return seconds[DENSE] < seconds[SPARSE]
+    return dense_wins(layer, {SPARSE: forward, DENSE: forward}, shape, **settings)
 
 
 def _conversion_time(shape: tuple[int, ...], timings: Timings) -> float:
