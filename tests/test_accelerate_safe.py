@@ -309,6 +309,13 @@ def test_auto_decides_by_the_same_timing(monkeypatch, seconds, engine):
     assert type(choose_again(model, batch, Choice.from_dict(choice.to_dict()))) is type(network)
 
 
+def test_a_wrapped_model_that_stays_dense_is_recorded_as_dense(monkeypatch):
+    model = nn.DataParallel(mlp())
+    timed_as(monkeypatch, (1.0, 2.0), (1.0, 2.0))
+    network, choice = choose(model, (torch.randn(5, 6), LABELS), "auto")
+    assert (network, choice.engine) == (model, "dense")
+
+
 def test_layers_that_lose_run_dense_and_again_when_a_run_resumes(monkeypatch):
     model, batch = masked(Blocks()), (torch.randn(9, 2, 5, 6), torch.zeros(9).long())
     timed_as(monkeypatch, (1.0, 2.0), (1.0, 0.5))

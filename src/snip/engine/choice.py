@@ -61,7 +61,9 @@ def choose(model: nn.Module, batch: Batch, engine: str) -> tuple[nn.Module, Choi
     for remark in found.remarks:
         warnings.warn(remark, SnipWarning, stacklevel=2)
     network = found.settled()
-    return network, Choice("dense" if network is model else "sparse", found.ways, found.seconds)
+    if found.why:  # with what the user wrapped it in, such as torch.compile or DDP
+        return model, Choice("dense", found.ways, found.seconds)
+    return network, Choice("sparse", found.ways, found.seconds)
 
 
 def choose_again(model: nn.Module, batch: Batch, choice: Choice) -> nn.Module:
