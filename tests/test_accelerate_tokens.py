@@ -316,3 +316,14 @@ def test_conv1d_of_transformers_runs_sparse():
     back = snip.densify(fast)
     assert type(back.up) is conv1d
     torch.testing.assert_close(back(x), model(x))
+
+
+def test_the_default_dtype_is_not_that_of_dense_weights():
+    layer = SparseLinear(nn.Linear(6, 5), {"weight": torch.rand(5, 6) < 0.5})
+    layer.way, x = "dense", torch.randn(3, 6)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert layer(x).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(before)

@@ -21,7 +21,7 @@ class DenseWeight:
     def __init__(self, index: LinearIndex) -> None:
         self.index = index
         with torch.inference_mode(False):  # it may be needed for training later
-            self.matrix = torch.zeros(index.rows, index.columns)
+            self.matrix = torch.zeros(index.rows, index.columns, dtype=torch.float32, device="cpu")
         self.written: torch.Tensor | None = None  # the weights in it
 
     def of(self, values: torch.Tensor) -> torch.Tensor:

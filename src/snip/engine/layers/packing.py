@@ -40,7 +40,7 @@ class Packed:
     @property
     def mask(self) -> torch.Tensor:
         """The bool mask."""
-        mask = torch.zeros(self.total, dtype=torch.bool)
+        mask = torch.zeros(self.total, dtype=torch.bool, device="cpu")
         mask[self.positions] = True
         return mask.view(self.shape)
 
