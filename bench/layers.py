@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
+from snip.common.timing import best_times
 from snip.engine.layers.conv import SparseConvolution
 from snip.engine.layers.layouts import to_blocks
 from snip.engine.layers.table import sparse_layer
@@ -83,13 +84,8 @@ def works(call: Callable[[Any], Any], layer: nn.Module, x: Any) -> list[Callable
 
 def seconds(all_works: list[Callable[[], object]]) -> list[float]:
     """The least processor time of each work, taken in turns."""
-    least = [float("inf")] * len(all_works)
-    for _ in range(ROUNDS):
-        for i, work in enumerate(all_works):
-            start = time.thread_time()
-            work()
-            least[i] = min(least[i], time.thread_time() - start)
-    return least
+    works = {str(at): work for at, work in enumerate(all_works)}
+    return list(best_times(works, rounds=ROUNDS, warmup=0, clock=time.thread_time).values())
 
 
 def ratios(layer: nn.Module, shape: tuple[int, ...], sparsity: float) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from snip.common.timing import best_times
 from snip.engine import kernels
 from snip.engine.layers.linear import SparseLinear
 
@@ -22,15 +23,13 @@ SPARSITIES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 LAYERS = ((192, 768), (256, 256), (256, 1024), (1024, 256), (512, 2048))
 
 
-def best_pair(works: tuple[Callable[[], object], ...], rounds: int) -> list[float]:
-    """Least seconds of CPU time of each work, in alternating rounds."""
-    best = [float("inf")] * len(works)
-    for _ in range(rounds):
-        for i, work in enumerate(works):
-            start = time.process_time()
-            work()
-            best[i] = min(best[i], time.process_time() - start)
-    return best
+def best_pair(
+    dense: Callable[[], object], sparse: Callable[[], object], rounds: int
+) -> tuple[float, float]:
+    """Least seconds of CPU time of both, taken in turns."""
+    works = {"dense": dense, "sparse": sparse}
+    found = best_times(works, rounds=rounds, warmup=0, clock=time.process_time)
+    return found["dense"], found["sparse"]
 
 
 def training(layer: nn.Module, x: torch.Tensor, dy: torch.Tensor) -> Callable[[], object]:
@@ -45,8 +44,8 @@ def ratios(inputs: int, outputs: int, shape: tuple[int, int], sparsity: float, r
     sparse = SparseLinear(dense, {"weight": torch.rand(outputs, inputs) >= sparsity})
     x, dy = torch.randn(*shape, inputs, requires_grad=True), torch.randn(*shape, outputs)
     with torch.no_grad():
-        forward = best_pair((lambda: dense(x), lambda: sparse(x)), rounds)
-    whole = best_pair((training(dense, x, dy), training(sparse, x, dy)), rounds)
+        forward = best_pair(lambda: dense(x), lambda: sparse(x), rounds)
+    whole = best_pair(training(dense, x, dy), training(sparse, x, dy), rounds)
     return forward[0] / forward[1], whole[0] / whole[1]
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 Work = Callable[[], object]
+Clock = Callable[[], float]
 
 
 def best_times(
@@ -16,13 +17,15 @@ def best_times(
     warmup: int = 1,
     setup: Work | None = None,
     burst: float = 0.0,
+    clock: Clock = time.perf_counter,
 ) -> dict[str, float]:
     """Seconds of the fastest turn of each way, after `warmup` turns that do not count.
 
     There are at least `rounds` turns, and more until each way has had about `seconds`. `setup`
     runs before each turn and is not timed. A turn repeats its work for at least `burst` seconds
     and its mean counts: the steps of a training follow one another, and a single short step would
-    be timed with the caches that the other ways left behind.
+    be timed with the caches that the other ways left behind. `clock` is what turns are timed by:
+    `time.thread_time` counts only this thread's work, where others share the machine.
     """
     best = dict.fromkeys(ways, float("inf"))
     end, turn = time.perf_counter() + seconds * len(ways), 0
@@ -30,7 +33,7 @@ def best_times(
         for name, work in ways.items():
             if setup is not None:
                 setup()
-            mean = _mean_time(work, burst)
+            mean = _mean_time(work, burst, clock)
             if turn >= warmup:
                 best[name] = min(best[name], mean)
         turn += 1
@@ -42,11 +45,11 @@ def best_time(work: Work, *, rounds: int, seconds: float = 0.0, warmup: int = 1)
     return best_times({"": work}, rounds=rounds, seconds=seconds, warmup=warmup)[""]
 
 
-def _mean_time(work: Work, least: float) -> float:
-    calls, start = 0, time.perf_counter()
+def _mean_time(work: Work, least: float, clock: Clock) -> float:
+    calls, start = 0, clock()
     while True:
         work()
         calls += 1
-        passed = time.perf_counter() - start
+        passed = clock() - start
         if passed >= least:
             return passed / calls
