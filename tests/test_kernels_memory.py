@@ -29,6 +29,7 @@ def limited(more, call):
         return f"{type(error).__name__}: {error}"
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+torch.manual_seed(0)
 torch.set_num_threads(2)
 share_torch_threads(sys.argv[1] == "torch")
 """

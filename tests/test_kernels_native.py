@@ -28,6 +28,7 @@ snip.engine.build.LIBRARY = Path(sys.argv[1])
 from snip.engine import kernels as k
 from snip.engine.kernels.library import forget_instruction_set, library
 
+torch.manual_seed(0)  # a tiny network may be drawn without any signal
 SHAPES = (16, 3, 1, 1), (1, 3, 2, 1), (4, 5, 3, 0), (16, 1, 2, 0)
 
 def exercise():
@@ -128,6 +129,7 @@ FORKED = """
 import os, sys, numpy, torch
 from snip.engine import kernels
 from snip.engine.kernels.library import share_torch_threads
+torch.manual_seed(0)
 torch.set_num_threads(2)
 share_torch_threads(sys.argv[1] == "torch")
 mask = torch.rand(64, 100) < 0.5
