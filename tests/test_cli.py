@@ -13,7 +13,9 @@ import pytest
 from cli_fixtures import OWN_NETWORK, RUN, SMALL, SNIP, Snip, files, process
 
 from snip.cli import COMMANDS
-from snip.cli.flags import RUN_FLAGS, TRAIN_FLAGS, run_config
+from snip.cli.configuration import run_config
+from snip.cli.flags import RUN_FLAGS, TRAIN_FLAGS, rows
+from snip.cli.options import flag_rows
 from snip.common.errors import InputError
 from snip.runs import RunConfig
 from snip.training import TrainConfig
@@ -33,14 +35,22 @@ def test_help_loads_nothing_heavy() -> None:
     assert "snip demo" in done.stdout
 
 
-def test_help_of_commands_that_only_look_loads_no_torch() -> None:
+def test_help_of_every_command_and_mistakes_in_flags_load_no_torch() -> None:
     code = (
-        "import sys; from snip.cli import main; heard = [main([name, '--help']) for name in "
-        "('inspect', 'models', 'data')]; assert 'torch' not in sys.modules; sys.exit(any(heard))"
+        "import sys; from snip.cli import COMMANDS, main;"
+        "heard = [main([name, '--help']) for name in COMMANDS];"
+        "heard += [main(['run', '--modle', 'x']) - 2];"
+        "assert 'torch' not in sys.modules; sys.exit(any(heard))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--picture" in done.stdout
+    assert "--score-batches" in done.stdout
+    assert "--model" in done.stderr
+
+
+def test_the_file_of_flags_is_what_the_tables_say() -> None:
+    assert flag_rows() == rows(), "run `python -m snip.cli.flags`, which writes the file anew"
 
 
 def test_a_run_that_is_interrupted_says_how_to_go_on(tmp_path: Path) -> None:

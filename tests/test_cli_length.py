@@ -11,7 +11,7 @@ import pytest
 from cli_fixtures import LENET, Snip
 from processes import SEES_THIS_TREE
 
-from snip.cli.flags import run_config
+from snip.cli.configuration import run_config
 from snip.cli.length import spoken
 from snip.common.errors import InputError
 

@@ -42,6 +42,7 @@ MISTAKES = {
     "device": ([*RUN_HALF, "--device", "gpu"], "'gpu'"),
     "threads": ([*RUN_HALF, "--threads", "0"], "threads is 0"),
     "own file": (["run", "--model", "mine_wrong.py:small", *HALF], "'mine_wrong:small'"),
+    "own file alone": (["run", "--model", "mine_wrong.py", *HALF], "such as mine_wrong:build"),
     "own module": (["run", "--model", "mine_not:small", *HALF], "no module 'mine_not'"),
     "own function": (["run", "--model", "mine_wrong:smal", *HALF], "did you mean 'small'"),
     "own classes": (["run", "--model", "mine_wrong:narrow", *HALF], "(2, 10)"),

@@ -106,17 +106,18 @@ def test_names_that_are_too_long(snip: Snip) -> None:
     [(">/dev/full", 2, "No space left"), (">&-", 2, "closed"), ("| true", 0, ""), ("2>&-", 0, "")],
 )
 def test_an_output_that_takes_nothing(where: str, status: int, word: str) -> None:
-    line = f"set -o pipefail; '{sys.executable}' -m snip --version {where}"
-    done = subprocess.run(
-        ["bash", "-c", line],
-        env=os.environ | SEES_THIS_TREE,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
-    assert done.stderr.count("\n") == (1 if status else 0)
-    assert word in done.stderr
+    for arguments in ("--version", "--help", "run --help"):
+        line = f"set -o pipefail; '{sys.executable}' -m snip {arguments} {where}"
+        done = subprocess.run(
+            ["bash", "-c", line],
+            env=os.environ | SEES_THIS_TREE,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+        assert done.stderr.count("\n") == (1 if status else 0)
+        assert word in done.stderr
 
 
 def test_a_table_without_an_output(

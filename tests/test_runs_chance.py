@@ -1,6 +1,7 @@
 """A result that is no better than guessing says so, and a result says which engine made it."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,18 @@ from cli_fixtures import LENET, Snip
 from snip.runs import RunConfig, RunResult
 from snip.runs.chance import chance_error, is_chance
 
+# It always answers with the first class, until it is trained for long.
+STUBBORN = """
+import torch
+from torch import nn
+
+class Stubborn(nn.Sequential):
+    def forward(self, images):
+        return super().forward(images) + 20 * torch.eye(10)[0]
+
+def build():
+    return Stubborn(nn.Flatten(), nn.Linear(784, 8), nn.Linear(8, 10))
+"""
 UNTRAINED = ["--iterations", "1", "--lr-drops", "none", "--lr", "1e-9"]
 
 
@@ -35,6 +48,27 @@ def test_a_run_that_learnt_nothing_says_so(snip: Snip) -> None:
     shown = snip("inspect", "it")[1]
     assert "that of guessing" in shown
     assert "guessing" not in out
+
+
+@pytest.mark.usefixtures("empty_folder")
+@pytest.mark.parametrize("model", ["lenet-300-100", "stubborn_one:build"])
+def test_the_command_that_a_result_at_chance_names_works_as_printed(snip: Snip, model: str) -> None:
+    Path("stubborn_one.py").write_text(STUBBORN)
+    flags = ["--model", model, "--sparsity", "0.9995", "--folder", "a folder", *UNTRAINED]
+    note = snip("run", *flags)[2]
+    command, *words = shlex.split(note[note.index("`") + 1 : note.rindex("`")])
+    code, out, _ = snip(*words)
+    assert (command, code) == ("snip", 0)
+    assert "dead units" in out
+    assert "paths" in out
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_a_dense_run_at_chance_has_no_masks_to_look_at(snip: Snip) -> None:
+    Path("stubborn_dense.py").write_text(STUBBORN)
+    note = snip("run", "--model", "stubborn_dense:build", "--sparsity", "0", *UNTRAINED)[2]
+    assert "look at the learning rate" in note
+    assert "inspect" not in note
 
 
 def test_a_run_that_learnt_says_nothing_of_chance(snip: Snip, finished_run: Path) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 COUNT = 3
+MADE = nn.Linear(784, 10)
 
 def tiny(classes, channels=1, size=28):
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, 8), nn.ReLU(),
@@ -139,14 +140,18 @@ def test_a_floor_of_zero_prunes_without_repair(mnist) -> None:
     [
         ("usernet_:tiny", InputError, "there is no module 'usernet_'"),
         ("usernets.py:tiny", InputError, "Write 'usernets:tiny'"),
+        ("./usernets.py:tiny", InputError, "Write 'usernets:tiny'"),
+        ("nets/of/mine.py:tiny", InputError, "Write 'nets.of.mine:tiny'"),
+        ("../usernets.py:tiny", InputError, "Write 'usernets:tiny' in the folder \\.\\."),
         ("usernets.sub:tiny", InputError, "no module"),
+        ("usernets:MADE", KindError, "a network already, a Linear.*and give usernets:build"),
         ("usernets:tinny", InputError, "did you mean 'tiny'"),
         ("usernets:", InputError, "Known: Whole, asking"),
         (":tiny", InputError, "package.module:function"),
         ("usernets:COUNT", KindError, "is a int, not a function"),
         ("usernets:no_network", KindError, "returned a str"),
         ("usernets:failing", InputError, "out of ideas"),
-        ("usernets:asking", InputError, "depth"),
+        ("usernets:asking", InputError, "depth.*others need a default"),
         ("usernets:wrong_classes", InputError, r"\(2, 7\) for two images"),
         ("usernets:wrong_input", InputError, "does not take images of shape"),
         ("usernets_broken:tiny", InputError, "Install it first"),

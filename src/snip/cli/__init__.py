@@ -69,7 +69,7 @@ def _root(
 ) -> None:
     """Prune a network once, before training: single-shot pruning by connection sensitivity."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        say(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,33 +1,30 @@
 """Flags of a configuration, made from the fields of RunConfig and TrainConfig: this table adds
-help, and what else cannot be read there. A new field is a flag by itself."""
+help, and what else cannot be read there. A new field is a flag by itself.
+
+The fields, and the names that can be chosen, stand in modules that import torch, which takes
+seconds. The commands therefore read the flags from a file, which this writes:
+
+    python -m snip.cli.flags
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
-
-import typer
+from typing import Any, NamedTuple, get_type_hints
 
 from snip.algorithm import BUDGETS
 from snip.anatomy.undisturbed import BATCH_NORM_MODES
-from snip.common.checks import checked_whole
-from snip.common.errors import InputError, nearest
+from snip.cli.options import FLAGS, PRUNING, TRAINING, WHAT
+from snip.common.files import write_json
 from snip.engine.choice import ENGINES
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
 from snip.runs import METHODS, PROTOCOLS, RunConfig
 from snip.scoring.settings import REDUCTIONS
 from snip.selection.budgets import SCOPES
-from snip.training import OPTIMIZERS, SCHEDULES, TrainConfig, epoch_iterations, shortened
+from snip.training import OPTIMIZERS, SCHEDULES, TrainConfig
 
-WHAT, PRUNING, TRAINING = "What", "Pruning", "Training"
-PAPER, SHORT = "paper", "short"
-TENTH = 10  # the short schedule is this much shorter than the paper's
 METAVARS: dict[type, str] = {str: "NAME", int: "N", float: "X", bool: ""}
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Flag(NamedTuple):
@@ -110,107 +107,32 @@ TRAIN_FIELDS = tuple(f.name for f in dataclasses.fields(TrainConfig) if f.name !
 # Of the run's fields, those that have nothing to do with pruning.
 TRAINING_FIELDS = ("engine",)
 WHAT_FIELDS = ("model", "sparsity", "dataset", "seed")
+REQUIRED = object()  # in place of a default
 
 
-def with_flags(fields: Iterable[str]) -> Callable[[F], F]:
-    """Give a command the flags of these fields, in place of its `**flags`."""
-    parameters = [_parameter(name) for name in fields]
-
-    def decorate(function: F) -> F:
-        signature = inspect.signature(function, eval_str=True)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*parameters, *own]
-        )
-        return function
-
-    return decorate
+def rows() -> dict[str, dict[str, Any]]:
+    """The flag of each field as the file holds it: what `typer.Option` is to be told."""
+    return {field: _row(field) for field in (*RUN_FIELDS, *TRAIN_FIELDS)}
 
 
-def run_config(
-    flags: Mapping[str, Any], *, schedule: str = PAPER, epochs: int | None = None
-) -> RunConfig:
-    """The configuration that the flags ask for. A flag that is not given leaves the default.
-
-    `epochs` squeezes the schedule into so many, in place of a number of iterations.
-    """
-    given = {name: value for name, value in flags.items() if value is not None}
-    if "lr_drops" in given:
-        given["lr_drops"] = parsed_drops(given["lr_drops"])
-    if "floor" in given:
-        given["floor"] = parsed_floor(given["floor"])
-    run = {name: value for name, value in given.items() if name in RUN_FIELDS}
-    plain = RunConfig(**run)
-    changes = {name: value for name, value in given.items() if name in TRAIN_FIELDS}
-    train = (plain.train or TrainConfig()).with_optimizer(changes.get("optimizer", "sgd"))
-    if epochs is not None:
-        changes["iterations"] = _iterations(epochs, plain.dataset, train, changes)
-        schedule = SHORT
-    train = scheduled(train, schedule, changes.get("iterations"))
-    return RunConfig(**run, train=dataclasses.replace(train, **changes))
-
-
-def _iterations(epochs: int, dataset: str, train: TrainConfig, changes: dict[str, Any]) -> int:
-    """So many epochs in iterations; the length of one depends on other flags."""
-    if "iterations" in changes:
-        raise InputError("--epochs and --iterations both say how long to train: give one of them.")
-    known = {name: changes[name] for name in ("batch_size", "validation") if name in changes}
-    each = epoch_iterations(dataset, dataclasses.replace(train, **known))
-    return checked_whole("epochs", epochs, least=1) * each
-
-
-def scheduled(train: TrainConfig, schedule: str, iterations: int | None) -> TrainConfig:
-    """The paper's schedule, or the same squeezed into `iterations`."""
-    if schedule not in (PAPER, SHORT):
-        raise nearest("schedule", schedule, (PAPER, SHORT))
-    if schedule == PAPER:
-        return train
-    return shortened(train, train.iterations // TENTH if iterations is None else iterations)
-
-
-def parsed_drops(text: str) -> tuple[int, ...]:
-    """Iterations from "1000,2000"; none from "none"."""
-    if text.strip().lower() in ("", "none"):
-        return ()
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise InputError(
-            f"--lr-drops is {text!r}: give whole numbers with commas between, such as 1000,2000, "
-            "or none."
-        ) from error
-
-
-def parsed_floor(text: str) -> float | str:
-    """A number from "10" or "0.01"; a word such as "auto" is left to the configuration."""
-    with suppress(ValueError):
-        return float(text)
-    return text
-
-
-def _parameter(field: str) -> inspect.Parameter:
-    """A keyword of the command for a field of either class."""
+def _row(field: str) -> dict[str, Any]:
     of_run = field in RUN_FIELDS
     owner, table = (RunConfig, RUN_FLAGS) if of_run else (TrainConfig, TRAIN_FLAGS)
     flag = table.get(field, Flag(""))
     default, shown = _default(field, flag, of_run=of_run)
     kind = get_type_hints(owner)[field]
     kind = kind if kind in METAVARS else str
-    option = typer.Option(
-        *_names(field, flag, default),
-        help=_help(flag),
-        rich_help_panel=_panel(field),
-        show_default=shown or default is not None,
-        metavar=METAVARS[kind],
-        autocompletion=_completion(flag.choices or flag.suggested),
-    )
-    required = default is inspect.Parameter.empty
-    return inspect.Parameter(
-        field,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind if required else kind | None, option],
-    )
+    return {
+        "names": _names(field, flag, default),
+        "help": _help(flag),
+        "panel": _panel(field),
+        "kind": kind.__name__,
+        "metavar": METAVARS[kind],
+        "required": default is REQUIRED,
+        "default": None if default is REQUIRED else default,
+        "shown": shown or default is not None,
+        "suggested": [*(flag.choices or flag.suggested)],
+    }
 
 
 def _panel(field: str) -> str:
@@ -234,7 +156,7 @@ def _default(field: str, flag: Flag, *, of_run: bool) -> tuple[Any, str]:
         return None, flag.open
     if of_run:
         default = next(f.default for f in dataclasses.fields(RunConfig) if f.name == field)
-        return (inspect.Parameter.empty, "") if default is dataclasses.MISSING else (default, "")
+        return (REQUIRED, "") if default is dataclasses.MISSING else (default, "")
     values = {name: getattr(train, field) for name, train in SCHEDULES.items()}
     if len(set(values.values())) == 1:
         return next(iter(values.values())), ""
@@ -245,11 +167,5 @@ def _default(field: str, flag: Flag, *, of_run: bool) -> tuple[Any, str]:
     return None, "; ".join(f"{text} for {', '.join(names)}" for text, names in groups.items())
 
 
-def _completion(values: tuple[str, ...]) -> Callable[[str], list[str]] | None:
-    if not values:
-        return None
-
-    def complete(incomplete: str) -> list[str]:
-        return [value for value in values if value.startswith(incomplete)]
-
-    return complete
+if __name__ == "__main__":
+    write_json(FLAGS, rows())

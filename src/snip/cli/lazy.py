@@ -9,6 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from snip.common.console import results
+
 
 class Entry(NamedTuple):
     """Where a command is, what it does in one line, and its panel in the list of commands."""
@@ -16,6 +18,15 @@ class Entry(NamedTuple):
     module: str
     summary: str
     panel: str
+
+
+class Command(TyperCommand):
+    """A command whose help says so in a sentence if it cannot be printed."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        with results():
+            super().format_help(ctx, formatter)
 
 
 class LazyGroup(TyperGroup):
@@ -29,6 +40,11 @@ class LazyGroup(TyperGroup):
             self.add_command(
                 TyperCommand(name, help=entry.summary, rich_help_panel=entry.panel), name
             )
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        with results():
+            super().format_help(ctx, formatter)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The commands in the order of the table."""
@@ -47,6 +63,7 @@ class LazyGroup(TyperGroup):
         )
         single.command(
             name,
+            cls=Command,
             help="\n\n".join([entry.summary, getattr(module, "DETAILS", "")]).strip(),
             epilog=self.shown(module.EXAMPLES),
         )(module.command)

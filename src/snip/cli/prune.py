@@ -5,22 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from torch import nn
-
-from snip.cli.flags import RUN_FIELDS, TRAINING_FIELDS, run_config, with_flags
-from snip.cli.options import DataDir, Device, Download, Threads, option
+from snip.cli.options import (
+    PRUNING,
+    WHAT,
+    DataDir,
+    Device,
+    Download,
+    Threads,
+    option,
+    with_flags,
+)
 from snip.cli.outputs import require_file_name
-from snip.cli.reading import load_into, read_weights
 from snip.common.console import show, show_facts
 from snip.common.device import set_up_torch
-from snip.common.errors import InputError
-from snip.data import load
-from snip.data.dataset import Dataset
-from snip.masks import Masks
-from snip.reports.report import report
-from snip.runs import RunConfig, draw, prune_drawn, prune_network, resolve_model
-from snip.runs.folder import write_weights
-from snip.training.state import snapshot
 
 DETAILS = "The masks of the same configuration are those that `snip run` trains with."
 EXAMPLES = (
@@ -31,7 +28,7 @@ EXAMPLES = (
 )
 
 
-@with_flags(name for name in RUN_FIELDS if name not in TRAINING_FIELDS)
+@with_flags(WHAT, PRUNING)
 def command(
     *,
     out: Annotated[Path, option(help="Where the masks go.", metavar="FILE")],
@@ -53,41 +50,25 @@ def command(
     **flags: Any,
 ) -> None:
     """Prune a network and save the masks."""
+    # Imported here, because this loads torch, and a help text needs none of it.
+    from snip.cli.configuration import run_config
+    from snip.cli.pruning import masks_of, network_to_prune
+    from snip.data import load
+    from snip.reports.report import report
+    from snip.runs.folder import write_weights
+    from snip.training.state import snapshot
+
     config = run_config(flags)
     require_file_name(out, "--out")
     require_file_name(save_weights, "--save-weights")
     set_up_torch(threads=threads, device=device)
     # A slip in the network's name, or in that of its weights, is told before data is read.
-    model = _network(config, weights).to(device)
+    model = network_to_prune(config, weights).to(device)
     dataset = load(config.dataset, data_dir=data_dir, download=download)
-    masks = _pruned(config, dataset, model, weights)
+    masks = masks_of(config, dataset, model, weights)
     masks.save(out)
     if save_weights is not None:
         write_weights(save_weights, snapshot(model))
     show(report(model, masks))
     written = {"masks": out, "weights": save_weights}
     show_facts({name: path for name, path in written.items() if path is not None})
-
-
-def _network(config: RunConfig, weights: Path | None) -> nn.Module:
-    """The network to prune, with the weights of a file or freshly drawn."""
-    if config.sparsity == 0:
-        raise InputError("sparsity is 0: nothing would be pruned. Give a fraction such as 0.95.")
-    if weights is None:
-        return draw(config)[0]
-    if config.protocol == "redraw":
-        raise InputError(
-            "--weights gives the weights and --protocol redraw would draw others: use one of them."
-        )
-    model = resolve_model(config.model, config.dataset, seed=config.seed)
-    load_into(model, read_weights(weights), weights)
-    return model
-
-
-def _pruned(config: RunConfig, dataset: Dataset, model: nn.Module, weights: Path | None) -> Masks:
-    if weights is None:
-        return prune_drawn(config, dataset, model)
-    masks = prune_network(config, dataset, model)
-    return masks.with_provenance(
-        protocol=config.protocol, model=config.model, dataset=dataset.name, weights=weights.name
-    )

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from snip.cli.flags import (
+from snip.cli.options import (
     PAPER,
-    RUN_FIELDS,
+    PRUNING,
     SHORT,
-    TRAIN_FIELDS,
     TRAINING,
-    run_config,
+    WHAT,
+    DataDir,
+    Device,
+    Download,
+    Threads,
+    option,
+    switch,
     with_flags,
 )
-from snip.cli.length import chosen_length
-from snip.cli.options import DataDir, Device, Download, Threads, option, switch
-from snip.common.console import remark, show_facts
 from snip.common.device import set_up_torch
-from snip.common.figures import percent
-from snip.runs import RunConfig, RunResult, chance_note, resolve_model, run
-from snip.runs.folder import BEGUN, FINISHED, STOPPED, require_own, state_of
+
+if TYPE_CHECKING:
+    from snip.runs import RunConfig
 
 DETAILS = (
     "The folder is named by the configuration, so the same command goes on where it was "
@@ -66,7 +68,7 @@ Folder = Annotated[
 ]
 
 
-@with_flags([*RUN_FIELDS, *TRAIN_FIELDS])
+@with_flags(WHAT, PRUNING, TRAINING)
 def command(
     *,
     schedule: Schedule = None,
@@ -82,6 +84,12 @@ def command(
     **flags: Any,
 ) -> None:
     """Prune, train and test one configuration."""
+    # Imported here, because this loads torch, and a help text needs none of it.
+    from snip.cli.configuration import run_config
+    from snip.cli.length import chosen_length
+    from snip.cli.results import remark_on_drops, remark_on_state, show_plan, show_result
+    from snip.runs import run
+
     config = run_config(flags, schedule=schedule or PAPER, epochs=epochs)
     set_up_torch(threads=threads, device=device)
 
@@ -98,9 +106,9 @@ def command(
             may_ask=not dry_run,
         )
     place = place_of(config)
-    _remark_on_drops(config)
+    remark_on_drops(config)
     if dry_run:
-        _show_plan(config, place)
+        show_plan(config, place)
         return
     result = run(
         config,
@@ -109,66 +117,6 @@ def command(
         download=download,
         resume=resume,
         device=device,
-        on_state=partial(_remark_on_state, place) if resume else None,
+        on_state=partial(remark_on_state, place) if resume else None,
     )
     show_result(result)
-
-
-def show_result(result: RunResult) -> None:
-    """Print the result of a run, one fact per line."""
-    config = result.config
-    selection = f"iteration {result.selected_iteration:,} of {config.training.iterations:,}"
-    if result.valid_error is not None:
-        selection += f", where the validation error is {percent(result.valid_error)}"
-    show_facts(
-        {
-            "model": config.model,
-            "data set": ", ".join(filter(None, (config.dataset, result.dataset_note))),
-            "test error": f"{percent(result.test_error)} ({selection})",
-            "sparsity": percent(result.sparsity),
-            "kept": f"{result.kept:,} of {result.total:,}",
-            "engine": result.engine_note,
-            "seconds": f"{result.seconds:.1f}",
-            "folder": result.folder,
-        }
-    )
-    note = chance_note(result)
-    if note is not None:
-        remark(f"warning: {note}")
-
-
-def _show_plan(config: RunConfig, place: Path) -> None:
-    """Print the configuration and its folder, after all checks that need no data."""
-    require_own(place, config)
-    resolve_model(config.model, config.dataset)
-    fields = config.to_dict()
-    train = fields.pop("train")
-    state = state_of(place)
-    state = "begun, to be resumed" if state in (BEGUN, STOPPED) else state
-    show_facts(
-        {
-            **fields,
-            **{f"train.{name}": value for name, value in train.items()},
-            "folder": f"{place} ({state})",
-        }
-    )
-
-
-def _remark_on_state(place: Path, state: str) -> None:
-    """Say what the folder holds already."""
-    if state == FINISHED:
-        remark(f"{place} is finished already: this is its result. --no-resume runs it again.")
-    elif state == STOPPED:
-        remark(f"{place} was begun before: it goes on from its last checkpoint.")
-    elif state == BEGUN:
-        remark(f"{place} was begun before: it had come to no checkpoint.")
-
-
-def _remark_on_drops(config: RunConfig) -> None:
-    train = config.training
-    missed = [f"{drop:,}" for drop in train.lr_drops if drop >= train.iterations]
-    if missed:
-        remark(
-            f"note: {train.iterations:,} iterations end before the learning rate drops at "
-            f"{' and '.join(missed)}; --schedule {SHORT} moves the drops inside."
-        )

@@ -31,7 +31,7 @@ def console(file: TextIO) -> Console:
 
 def say(text: str) -> None:
     """One line on stdout, whatever its length."""
-    with _stdout() as stdout:
+    with results() as stdout:
         stdout.write(escaped(text, keep="\n") + "\n")
 
 
@@ -59,14 +59,14 @@ def complain(text: str) -> None:
 
 def show(renderable: RenderableType) -> None:
     """Print a table or another object of rich on stdout."""
-    with _stdout() as stdout:
+    with results() as stdout:
         console(stdout).print(renderable)
 
 
 def finish() -> None:
     """Write out what is still held back: a full disk is told here, and not at Python's end."""
     if sys.stdout is not None:
-        with _stdout() as stdout:
+        with results() as stdout:
             stdout.flush()
 
 
@@ -101,8 +101,8 @@ def size(count: float) -> str:
 
 
 @contextmanager
-def _stdout() -> Iterator[TextIO]:
-    """Where results go; FileError if it is closed, or takes no more."""
+def results() -> Iterator[TextIO]:
+    """Where results go, the standard output; FileError if it is closed, or takes no more."""
     if sys.stdout is None:
         raise FileError("the result cannot be shown: the standard output is closed. Open it.")
     try:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -55,28 +56,48 @@ def _find(spec: str) -> Callable[..., Any]:
     name, _, attribute = spec.partition(":")
     if not name:
         raise InputError(f"{spec!r} names no module: give a network as package.module:function.")
-    module = _module(spec, name)
+    if name.endswith(".py"):
+        raise InputError(_by_module(spec, Path(os.path.relpath(name)), attribute))
+    module = _module(name)
     if not hasattr(module, attribute):
         public = [key for key in vars(module) if not key.startswith("_")]
         raise nearest(f"function of {name}", attribute, [k for k in public if _usable(module, k)])
     function = getattr(module, attribute)
+    if isinstance(function, nn.Module):
+        kind = type(function).__name__
+        raise KindError(
+            f"{spec} is a network already, a {kind}, whose weights no seed can draw again: give "
+            f"what makes it, its class or a function. Write in {name}.py, for one, "
+            f"`def build(): return {kind}(...)`, and give {name}:build."
+        )
     if not callable(function):
         raise KindError(
-            f"{spec} is a {type(function).__name__}, not a function that returns a network."
+            f"{spec} is a {type(function).__name__}, not a function that returns a network: give "
+            "one, or a network's class."
         )
     return function
 
 
-def _module(spec: str, name: str) -> ModuleType:
+def _by_module(spec: str, file: Path, attribute: str) -> str:
+    """What to write in place of a file's name."""
+    outside = ".." in file.parts
+    parts = (file.stem,) if outside else file.with_suffix("").parts
+    where = f" in the folder {file.parent}" if outside else ""
+    return (
+        f"{spec!r} names a file, and a network is given by its module. "
+        f"Write {'.'.join(parts) + ':' + attribute!r}{where}."
+    )
+
+
+def _module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise InputError(f"importing {name!r} failed: {error}. Install it first.") from error
-        hint = f" Write {spec.replace('.py:', ':')!r}." if name.endswith(".py") else ""
         raise InputError(
             f"there is no module {error.name!r}, looked for in the current folder and among the "
-            f"installed packages; a network is given as package.module:function.{hint}"
+            "installed packages; a network is given as package.module:function."
         ) from error
     except Exception as error:
         raise InputError(f"importing {name!r} failed: {_described(error)}.") from error
@@ -101,7 +122,7 @@ def _call(spec: str, function: Callable[..., Any], dataset: str) -> nn.Module:
     except Exception as error:
         raise InputError(
             f"{spec} failed: {_described(error)}. It is called with those of "
-            f"{', '.join(offered)} that it has as parameters."
+            f"{', '.join(offered)} that it has as parameters; others need a default."
         ) from error
     if not isinstance(model, nn.Module):
         raise KindError(

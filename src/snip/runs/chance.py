@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 
 import torch
 
@@ -32,13 +33,22 @@ def chance_note(result: RunResult) -> str | None:
     guessing, images = result.chance_error, result.test_images
     if guessing is None or not images or not is_chance(result.test_error, guessing, images):
         return None
-    path = result.folder / MASKS
+    path, config = result.folder / MASKS, result.config
     empty = empty_layers(Masks.load(path)) if exists(path) else []
     nothing_left = f"nothing is left of {listed(empty)} (try --floor 10); " if empty else ""
-    lr = result.config.training.lr
+    lr = config.training.lr
+    pruned = (
+        f", at the sparsity ({percent(result.sparsity)}), and at dead units and paths in "
+        f"`{_inspection(result)}`"
+    )
     return (
         f"the test error is that of guessing ({percent(guessing)} for the most frequent class), so "
         f"the network has learnt nothing: {nothing_left}look at the learning rate (--lr {lr:g}: "
-        f"try {lr / 10:g}), at the sparsity ({percent(result.sparsity)}), and at dead units and "
-        f"paths in `snip inspect {result.folder}`."
+        f"try {lr / 10:g}){pruned if config.sparsity else ''}."
     )
+
+
+def _inspection(result: RunResult) -> str:
+    """The command that shows what the masks left; a user's own network must be named for it."""
+    named = ["--model", result.config.model] if result.config.is_user_model else []
+    return shlex.join(["snip", "inspect", str(result.folder), *named])
