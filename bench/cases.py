@@ -6,16 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import snip
 from snip.anatomy.accelerated import Accelerated
+from snip.common.timing import Work, best_times
 from snip.data import load
 from snip.models import build
+from snip.scoring.batches import cross_entropy
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-SGD = {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}
+Optimizer = Callable[[nn.Module], torch.optim.Optimizer]
+# Rates at which no network diverges, however long it is timed; a step takes as long at any rate.
+SGD = {"lr": 1e-3, "momentum": 0.9, "weight_decay": 5e-4}
+OPTIMIZERS: dict[str, Optimizer] = {
+    "SGD": lambda model: torch.optim.SGD(model.parameters(), **SGD),
+    "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-4),
+}
 
 
 @dataclass(frozen=True)
@@ -67,26 +74,33 @@ def flop_bound(masks: snip.Masks) -> float:
     return dense / sum(int(masks[name].sum()) * uses.get(name, 0) for name in masks)
 
 
-def ordinary_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch
-) -> Callable[[], object]:
+def ordinary_step(loss: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer) -> Work:
     """The body of the loop that users have."""
-    images, labels = batch
 
     def step() -> None:
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(images), labels)
-        loss.backward()
+        loss().backward()
         optimizer.step()
 
     return step
 
 
-def training_step(model: nn.Module, batch: Batch) -> Callable[[], object]:
+def training_step(model: nn.Module, batch: Batch) -> Work:
     """Forward, backward and SGD with momentum and weight decay; ours by `snip.training_step`."""
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), **SGD, fused=True)
     if isinstance(model, Accelerated):
         fused = snip.training_step(model, optimizer)
         return lambda: fused(*batch)
-    return ordinary_step(model, optimizer, batch)
+    return ordinary_step(lambda: cross_entropy(model, batch), optimizer)
+
+
+def times_as_drawn(works: dict[str, Work], model: nn.Module, *, rounds: int) -> dict[str, float]:
+    """Best seconds of each work, which finds the network as it is now at every turn.
+
+    A network that an earlier turn pruned is mostly zeros, and has scores of another kind.
+    """
+    drawn = {name: value.clone() for name, value in model.state_dict().items()}
+    times = best_times(works, rounds=rounds, setup=lambda: model.load_state_dict(drawn))
+    model.load_state_dict(drawn)
+    return times

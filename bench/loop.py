@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
-from cases import CASES, SGD, Batch, Case, flop_bound, ordinary_step, pruned
+from cases import CASES, OPTIMIZERS, SGD, Batch, Case, Optimizer, flop_bound, ordinary_step, pruned
 from contest import Contest, row
 from rivals import Network, dense_torch, plain_copy
 from torch import nn
 
 import snip
 from snip.common.timing import Work
+from snip.scoring.batches import cross_entropy
 
 SECONDS = 4.0  # of measuring per network, optimiser and way, about
-Optimizer = Callable[[nn.Module], torch.optim.Optimizer]
-OPTIMIZERS: dict[str, Optimizer] = {
-    "SGD": lambda model: torch.optim.SGD(model.parameters(), **SGD),
-    "AdamW": lambda model: torch.optim.AdamW(model.parameters()),
+ALL_OPTIMIZERS: dict[str, Optimizer] = {
+    **OPTIMIZERS,
     "SGD(fused=True)": lambda model: torch.optim.SGD(model.parameters(), **SGD, fused=True),
     "AdamW(fused=True)": lambda model: torch.optim.AdamW(model.parameters(), fused=True),
 }
@@ -35,14 +34,15 @@ def way(network: Network, optimizer: Optimizer, labels: torch.Tensor) -> tuple[t
     """Outputs before the first step, and the step."""
     model, images = network
     outputs = model.train()(images).detach()
-    return outputs, ordinary_step(model, optimizer(model), (images, labels))
+    step = ordinary_step(lambda: cross_entropy(model, (images, labels)), optimizer(model))
+    return outputs, step
 
 
 def measure(case: Case, *, seconds: float) -> Iterator[str]:
     """The rows of one network, one per optimiser."""
     model, batch, masks = pruned(case)
     expected = plain_copy(model.train())(batch[0]).detach()
-    for name, optimizer in OPTIMIZERS.items():
+    for name, optimizer in ALL_OPTIMIZERS.items():
         contest = contestants(model, batch, optimizer, expected)
         remarks = [name, f"FLOP bound {flop_bound(masks):.1f}x"]
         yield row(case, case.batch, contest.times(seconds), contest.faults, remarks)

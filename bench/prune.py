@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from cases import times_as_drawn
 from torch import nn
 
 import snip
-from snip.common.timing import best_times
 from snip.models import build
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -109,9 +109,7 @@ def main() -> None:
     total = sum(p.numel() for p in snip.prunable_parameters(model).values())
     print(f"{options.model}, {total:,} connections, {torch.get_num_threads()} threads")
     turns = {way: (lambda work=work: work(model, batch)) for way, work in WAYS.items()}
-    weights = {name: value.clone() for name, value in model.state_dict().items()}
-    # Every turn prunes the network as drawn: one that is 95% zeros has scores of another kind.
-    times = best_times(turns, rounds=options.rounds, setup=lambda: model.load_state_dict(weights))
+    times = times_as_drawn(turns, model, rounds=options.rounds)
     for way in list(WAYS)[1:]:
         ratio = times[way] / times["step"]
         print(f"  time of {way:20} {ratio:6.3f} x one forward+backward (batch {options.batch})")

@@ -1,13 +1,24 @@
 """Every test starts from one thread and the same seeds, so that no result depends on chance."""
 
+import os
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import register_random, settings
 
-pytest_plugins = ("cli_fixtures",)
+# What the shell of whoever runs the tests says about terminals and proxies is not theirs to know.
+# Taken away here, before typer and rich are imported: they look once.
+for _name in (
+    "COLUMNS", "LINES", "TERMINAL_WIDTH", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "CLICOLOR_FORCE",
+    "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "SNIP_KERNELS",
+    "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY",
+):  # fmt: skip
+    os.environ.pop(_name, None)
+
+pytest_plugins = ("cli_fixtures", "kernel_fixtures")
 
 # The same examples in every run. `make fuzz` looks for new ones, with seeds that it prints.
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
@@ -28,9 +39,32 @@ TORCH_RANDOM = TorchRandom()  # hypothesis keeps only a weak reference
 register_random(TORCH_RANDOM)
 
 
-@pytest.fixture(autouse=True)
-def _repeatable() -> None:
+def seed_everything() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """A file of tests may draw numbers when it is imported."""
+    seed_everything()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Fixtures of a whole file are made before those of the first test that asks for them."""
+    seed_everything()
+
+
+@pytest.fixture(autouse=True)
+def _repeatable() -> None:
+    seed_everything()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test finds what earlier ones left in the user's cache, such as timings of layers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SNIP_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

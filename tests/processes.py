@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,17 +15,17 @@ import snip
 from snip.training.interrupts import UNTOUCHED
 
 SEES_THIS_TREE = {"PYTHONPATH": str(Path(snip.__file__).parents[1])}
+PATIENCE = 300  # seconds until a process counts as hanging: the machine may be busy
 LONG = ["--model", "lenet-300-100", "--sparsity", "0.9", "--eval-every", "20", "--threads", "1"]
 
 
-def run_in_two_processes(work: Callable[[int, int, str], None], folder: Path) -> None:
-    """work(rank, port, folder) in each of two new processes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def run_in_two_processes(work: Callable[[int, str, str], None], folder: Path) -> None:
+    """work(rank, address, folder) in each of two new processes, which meet at the address."""
+    # A file: between the search for a free port and its use, another process may take it.
+    address = f"file://{folder / 'meeting'}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.multiprocessing.spawn(work, (port, str(folder)), nprocs=2)
+        torch.multiprocessing.spawn(work, (address, str(folder)), nprocs=2)
 
 
 def run_python(
@@ -38,7 +37,7 @@ def run_python(
         env=os.environ | SEES_THIS_TREE | environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
 
 

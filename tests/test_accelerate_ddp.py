@@ -36,9 +36,9 @@ def trained(model, batch):
         optimizer.step()
 
 
-def train_in_a_process(rank, port, folder):
+def train_in_a_process(rank, address, folder):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
     for name in NETWORKS:
         model, (inputs, targets) = accelerated(name)
         half = slice(6 * rank, 6 * rank + 6)

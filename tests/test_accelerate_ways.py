@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import snip
-from snip.engine.kernels.library import available, forget_instruction_set, instruction_sets
+from snip.engine.kernels.library import available
 from snip.models import build
 
 pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
@@ -54,20 +54,15 @@ def norms(model: nn.Module) -> list[nn.Parameter]:
     return [m.weight for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
 
 
-@pytest.mark.parametrize("kernels", instruction_sets() if available() else ())
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("way", ["sparse", "winograd", "dense"])
 @pytest.mark.parametrize(("padding", "size"), [(0, 9), (1, 8), (1, 9), (2, 5), (2, 1)])
-def test_every_way_computes_the_same(way, padding, size, kernels, monkeypatch):
-    monkeypatch.setenv("SNIP_KERNELS", kernels)
-    forget_instruction_set()
-    try:
-        model, images = small_network(padding, size)
-        snip.prune(model, (images, torch.zeros(len(images), dtype=torch.int64)), sparsity=0.4)
-        fast = snip.accelerate(model, images, ways={"0": way, "3": way})
-        assert [fast[0].way, fast[3].way] == [way, way]
-        assert_equal_networks(copy.deepcopy(model), fast, images)
-    finally:
-        forget_instruction_set()
+def test_every_way_computes_the_same(way, padding, size):
+    model, images = small_network(padding, size)
+    snip.prune(model, (images, torch.zeros(len(images), dtype=torch.int64)), sparsity=0.4)
+    fast = snip.accelerate(model, images, ways={"0": way, "3": way})
+    assert [fast[0].way, fast[3].way] == [way, way]
+    assert_equal_networks(copy.deepcopy(model), fast, images)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 8, 33])

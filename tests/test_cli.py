@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from cli_fixtures import OWN_NETWORK, RUN, SMALL, SNIP, Snip, files, process
+from processes import PATIENCE, wait_for_metrics
 
 from snip.cli import COMMANDS
 from snip.cli.configuration import run_config
@@ -62,12 +62,10 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
         # A test that runs in the background of a shell has inherited deafness to Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    lines, deadline = Path("it") / "metrics.jsonl", time.monotonic() + 60
     try:
-        while not (lines.exists() and lines.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for_metrics(Path("it"), running)
         running.send_signal(signal.SIGINT)
-        _, error = running.communicate(timeout=60)
+        _, error = running.communicate(timeout=PATIENCE)
     finally:
         running.kill()
     assert running.returncode == 130, error

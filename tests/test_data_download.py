@@ -55,6 +55,9 @@ class Home(http.server.BaseHTTPRequestHandler):
         pass
 
 
+TAKEN: list[socket.socket] = []
+
+
 @pytest.fixture
 def home() -> Iterator[str]:
     Home.files = {}
@@ -65,9 +68,11 @@ def home() -> Iterator[str]:
 
 
 def closed_port() -> str:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{sock.getsockname()[1]}"
+    """An address where nobody listens, and nobody else will: the port stays taken."""
+    taken = socket.socket()
+    TAKEN.append(taken)
+    taken.bind(("127.0.0.1", 0))
+    return f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
 def test_download_arrives_whole_and_is_not_repeated(tmp_path: Path, home: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from cli_fixtures import Snip
-from processes import SEES_THIS_TREE, start_run, wait_for_metrics
+from processes import PATIENCE, SEES_THIS_TREE, start_run, wait_for_metrics
 from torch import nn
 from training_parts import chancy_network, repeatable
 
@@ -180,7 +180,7 @@ def test_a_run_whose_files_are_deleted_says_so_and_fails(tmp_path: Path, what: s
             folder.rename(tmp_path / "gone")  # in one move: rmtree would race with the writer
         else:
             (folder / "metrics.jsonl").unlink()
-        _, said = running.communicate(timeout=120)
+        _, said = running.communicate(timeout=PATIENCE)
     finally:
         running.kill()
     assert running.returncode == 2, said
@@ -274,7 +274,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     message, *rest = done.stdout.splitlines()

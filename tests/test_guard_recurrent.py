@@ -9,20 +9,10 @@ from torch import nn
 
 import snip
 from snip.engine import kernels
-from snip.engine.kernels.library import available, forget_instruction_set
+from snip.engine.kernels.library import available
 from snip.masks import Masks, held_masks
 
 pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
-
-
-@pytest.fixture(params=kernels.instruction_sets() if available() else [])
-def isa(request, monkeypatch):
-    """Every instruction set of this machine in turn."""
-    monkeypatch.setenv("SNIP_KERNELS", request.param)
-    forget_instruction_set()
-    yield request.param
-    monkeypatch.undo()
-    forget_instruction_set()
 
 
 class Reader(nn.Module):
@@ -56,7 +46,7 @@ def error(found: dict[str, torch.Tensor], exact: dict[str, torch.Tensor], masks:
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("scale", [3.0, 30.0, 1e4, 1e6])
 @pytest.mark.parametrize("batch", [1, 9])
-def test_gradients_of_saturated_units_are_as_exact_as_torchs(isa, kind, scale, batch):
+def test_gradients_of_saturated_units_are_as_exact_as_torchs(instruction_set, kind, scale, batch):
     torch.manual_seed(1)
     model, x = Reader(kind), torch.randn(batch, 5, 6) * scale
     with warnings.catch_warnings():
@@ -79,7 +69,7 @@ def gru_gates(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return gates[0], gates[2]
 
 
-@pytest.mark.usefixtures("isa")
+@pytest.mark.usefixtures("instruction_set")
 def test_saturated_gates_are_exact():
     edges = torch.tensor([9.02, 20.0, 88.0, 89.0, 200.0, 1e4, 1e30, float("inf")])
     logistic, tanh = gru_gates(torch.cat((edges, -edges)))
@@ -89,7 +79,7 @@ def test_saturated_gates_are_exact():
     assert all(gate.isnan().all() for gate in gru_gates(torch.full((3,), float("nan"))))
 
 
-@pytest.mark.usefixtures("isa")
+@pytest.mark.usefixtures("instruction_set")
 def test_tanh_is_right_to_the_last_bit_near_one():
     x = torch.linspace(4.001, 9.02, 4001)
     x = torch.cat((x, -x))

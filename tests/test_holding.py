@@ -365,9 +365,9 @@ def test_saved_parameters_need_neither_the_library_nor_trust():
         torch.load(buffer, weights_only=True)
 
 
-def train_in_a_process(rank, port, path):
+def train_in_a_process(rank, address, path):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
     torch.manual_seed(0)
     model, batch, masks = pruned("residual")
     wrapped = nn.parallel.DistributedDataParallel(model)

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -17,15 +16,7 @@ if not kernels.available():
 
 TOLERANCE = 1e-4
 
-
-@pytest.fixture(params=kernels.instruction_sets(), autouse=True)
-def _instruction_set(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    monkeypatch.setenv("SNIP_KERNELS", request.param)
-    forget_instruction_set()
-    yield
-    forget_instruction_set()
+pytestmark = pytest.mark.usefixtures("instruction_set")
 
 
 def assert_close(got: torch.Tensor, want: torch.Tensor) -> None:

@@ -1,7 +1,6 @@
 """Layout conversions, batch norm, pooling and recurrent kernels against torch."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,20 +9,11 @@ from torch import nn
 
 from snip.engine import kernels
 from snip.engine.kernels.conversions import LANES
-from snip.engine.kernels.library import forget_instruction_set
 
 if not kernels.available():
     pytest.skip(str(kernels.reason()), allow_module_level=True)
 
-
-@pytest.fixture(params=kernels.instruction_sets(), autouse=True)
-def _instruction_set(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    monkeypatch.setenv("SNIP_KERNELS", request.param)
-    forget_instruction_set()
-    yield
-    forget_instruction_set()
+pytestmark = pytest.mark.usefixtures("instruction_set")
 
 
 def assert_close(got: torch.Tensor, want: torch.Tensor, tolerance: float = 1e-4) -> None:

@@ -1,28 +1,16 @@
 """Sparse linear kernels on plain activations against masked dense torch in double precision."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from snip.common.errors import InputError
 from snip.engine import kernels
-from snip.engine.kernels.library import forget_instruction_set
 
 if not kernels.available():
     pytest.skip(str(kernels.reason()), allow_module_level=True)
 
-
-@pytest.fixture(params=kernels.instruction_sets(), autouse=True)
-def _instruction_set(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    monkeypatch.setenv("SNIP_KERNELS", request.param)
-    forget_instruction_set()
-    torch.manual_seed(0)
-    yield
-    forget_instruction_set()
+pytestmark = pytest.mark.usefixtures("instruction_set")
 
 
 def assert_close(got: torch.Tensor, want: torch.Tensor) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import PATIENCE
 from torch import nn
 from training_parts import repeatable
 
@@ -45,6 +46,8 @@ def work(data: Path, folder: Path, moment: str) -> None:
         nonlocal saved
         save(content, path)
         saved += 1
+        if moment == "slowly":
+            time.sleep(0.02)
         if saved == MOMENT and moment == "half-checkpoint":
             os.truncate(path, os.path.getsize(path) // 2)
             die()
@@ -82,7 +85,7 @@ def start(data: Path, folder: Path, moment: str = "never") -> BaseProcess:
 
 
 def exit_code(process: BaseProcess) -> int | None:
-    process.join(timeout=120)
+    process.join(timeout=PATIENCE)
     return process.exitcode
 
 
@@ -120,7 +123,7 @@ def test_killed_at_the_worst_moments(
 def test_killed_again_and_again_at_random(data: Path, tmp_path: Path, undisturbed: Path) -> None:
     chance, kills = random.Random(0), 0
     for _ in range(6):
-        before, process = changed_at(tmp_path), start(data, tmp_path)
+        before, process = changed_at(tmp_path), start(data, tmp_path, "slowly")
         while changed_at(tmp_path) == before and process.is_alive():
             time.sleep(0.002)  # let it come as far as a new checkpoint
         time.sleep(chance.uniform(0, 0.15))

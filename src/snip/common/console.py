@@ -107,6 +107,9 @@ def results() -> Iterator[TextIO]:
         raise FileError("the result cannot be shown: the standard output is closed. Open it.")
     try:
         yield sys.stdout
+    except SystemExit as ended:  # what rich makes of a reader, such as `head`, that has seen enough
+        if ended.code != 1:
+            raise
     except OSError as error:
         # What is still held back would fail again when Python ends: it goes nowhere instead.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

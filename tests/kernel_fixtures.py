@@ -1,0 +1,19 @@
+"""What the tests of the native kernels share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from snip.engine import kernels
+from snip.engine.kernels.library import forget_instruction_set
+
+
+@pytest.fixture(params=kernels.instruction_sets() if kernels.available() else ())
+def instruction_set(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """The test once with each instruction set of this processor."""
+    monkeypatch.setenv("SNIP_KERNELS", request.param)
+    forget_instruction_set()
+    yield request.param
+    forget_instruction_set()
