@@ -133,7 +133,7 @@ def main(given: Sequence[str] | None = None) -> None:
     found = {key: row for key, row in kept_rows(options.out).items() if key in rows}
     missing, begun, done = len(rows) - len(found), time.monotonic(), 0
     around = {"command": " ".join(["python", *sys.argv]), "seed": SEED, **surroundings()}
-    print(f"the zoo, {around['threads']} threads, ratios over dense")
+    print(f"the zoo, {around['threads']} threads, ratios over dense", flush=True)
     for key, row in rows.items():
         known = key in found
         found[key] = found[key] if known else measured(checkouts[row["checkout"]], row)

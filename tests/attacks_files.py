@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hostile_kinds import KINDS, NOTHING, WIDE, digest
+from hostile_kinds import KINDS
+from hostile_values import NOTHING, WIDE, digest
 
 from snip.common.errors import InputError, SnipWarning
 

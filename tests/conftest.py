@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import register_random, settings
+from hypothesis import HealthCheck, register_random, settings
 
 # What the shell of whoever runs the tests says about terminals and proxies is not theirs to know.
 # Taken away here, before typer and rich are imported: they look once.
@@ -21,8 +21,10 @@ for _name in (
 pytest_plugins = ("cli_fixtures", "kernel_fixtures")
 
 # The same examples in every run. `make fuzz` looks for new ones, with seeds that it prints.
-settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
-settings.register_profile("fuzz", derandomize=False, database=None, deadline=None)
+# On a busy machine an example may take any time to draw and to try.
+PATIENT = {"database": None, "deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeatable", derandomize=True, **PATIENT)
+settings.register_profile("fuzz", derandomize=False, **PATIENT)
 settings.load_profile("repeatable")
 
 

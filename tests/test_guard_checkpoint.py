@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from hostile_kinds import IDENTITY, digest, make_checkpoint, read_checkpoint, training_parts
+from hostile_checkpoints import IDENTITY, make_checkpoint, read_checkpoint, training_parts
+from hostile_values import digest
 from torch import nn
 
 from snip.common.errors import FileError

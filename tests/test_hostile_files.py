@@ -21,7 +21,9 @@ import torch
 from attacks_files import altered, attack, nodes, refused
 from data_layouts import refused as data_refused
 from data_layouts import write_idx
-from hostile_kinds import KINDS, pruned, read_weights
+from hostile_kinds import KINDS
+from hostile_masks import pruned
+from hostile_runs import read_weights
 
 import snip
 from snip.common.cache import trim

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 from attacks_files import LONGEST
-from hostile_kinds import HOSTILE_SHARED, KINDS, header_of, pruned
+from hostile_kinds import KINDS
+from hostile_masks import header_of, pruned
+from hostile_values import HOSTILE_SHARED
 from safetensors.torch import load_file
 
 import snip

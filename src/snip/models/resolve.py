@@ -90,6 +90,7 @@ def _by_module(spec: str, file: Path, attribute: str) -> str:
 
 
 def _module(name: str) -> ModuleType:
+    importlib.invalidate_caches()  # the user's file may have been written a moment ago
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
