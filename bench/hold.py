@@ -1,66 +1,105 @@
-"""What holding the zeros costs: a training step of a pruned network over the dense one's.
+"""What holding the zeros costs: a training step of a pruned network over the same step released.
 
-    python bench/hold.py                         # LeNet-5-Caffe 99% and 80%: a minute
-    python bench/hold.py --model lenet-300-100 --sparsity 0.95
+    python bench/hold.py                         # four networks, SGD and AdamW: a few minutes
+    python bench/hold.py tied --sparsity 0.9 --thread-time --rounds 50
 
-One network, whose masks are applied and released in turns: only the holding differs.
+One network, whose masks are applied and released in turns: only the holding differs. A name is
+one of Snip's networks or of the zoo's, which stay dense here: `tied` is one that
+`snip.accelerate` hands back as it is. `--thread-time` counts the work of one thread, for a machine
+that others use too.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
-from cases import training_step
+import torch.nn.functional as F
+from torch import nn
 
 import snip
-from snip.common.timing import Work, best_time
-from snip.models import build
+from snip.common.timing import Clock, Work, best_times
+from snip.models import MODELS, build
+
+NETWORKS = {"lenet-5-caffe": 0.99, "lenet-300-100": 0.95, "tied": 0.98, "resnet-18": 0.95}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": partial(torch.optim.SGD, lr=1e-3, momentum=0.9, weight_decay=5e-4),
+    "AdamW": partial(torch.optim.AdamW, lr=1e-4),
+}
+Loss = Callable[[nn.Module, Any], torch.Tensor]
 
 
-def held_over_dense(name: str, sparsity: float, rounds: int) -> float:
-    """Time of a training step whose zeros are held over that of one whose are not."""
-    batch = torch.randn(100, 1, 28, 28), torch.randint(0, 10, (100,))
-    model = build(name, seed=0)
-    masks = snip.prune(model, batch, sparsity=sparsity)
-    return paired_ratio(
-        lambda: masks.apply(model),
-        lambda: snip.release(model),
-        training_step(model, batch),
-        rounds=rounds,
-    )
+def cross_entropy(model: nn.Module, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
 
 
-def paired_ratio(one: Work, other: Work, work: Work, *, rounds: int) -> float:
-    """Median over rounds of the time of `work` after `one` over that after `other`.
+def setting(name: str) -> tuple[nn.Module, Any, Loss]:
+    """A network of Snip's or of the zoo, its batch and its loss."""
+    torch.manual_seed(0)
+    if name in MODELS:
+        batch = torch.randn(100, 1, 28, 28), torch.randint(0, 10, (100,))
+        return build(name, seed=0), batch, cross_entropy
+    from zoo_networks import ZOO
+
+    network = next(network for network in ZOO if network.name == name)
+    return network.build(), network.batch(), network.loss_fn or cross_entropy
+
+
+def step(model: nn.Module, batch: Any, loss: Loss, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    loss(model, batch).backward()
+    optimizer.step()
+
+
+def paired(one: Work, other: Work, work: Work, *, rounds: int, clock: Clock) -> tuple[float, float]:
+    """Median over rounds of the time of `work` after `one` over that after `other`, and the latter.
 
     This shows differences of a few per cent: both run on the same tensors, one shortly after the
     other. The order is swapped each round, and `work` runs once untimed after each change.
     """
-    ratios = []
+    ratios, released = [], []
     for turn in range(rounds):
         times = {}
         for change in (one, other) if turn % 2 else (other, one):
             change()
-            work()
-            times[change] = best_time(work, rounds=1, warmup=0)
+            times[change] = best_times({"": work}, rounds=3, clock=clock)[""]
         ratios.append(times[one] / times[other])
-    ratios.sort()
-    return ratios[len(ratios) // 2]
+        released.append(times[other])
+    return sorted(ratios)[rounds // 2], sorted(released)[rounds // 2]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="lenet-5-caffe")
-    parser.add_argument("--sparsity", type=float, nargs="+", default=[0.99, 0.8])
-    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("names", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--sparsity", type=float, help="instead of each network's own")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--thread-time", action="store_true", help="one thread, by its own clock")
     options = parser.parse_args()
-    for sparsity in options.sparsity:
-        ratio = held_over_dense(options.model, sparsity, options.rounds)
-        print(
-            f"{options.model} {sparsity:.0%}, batch 100, {torch.get_num_threads()} threads: "
-            f"a held step takes {ratio:.4f} x the dense step (median of {options.rounds} pairs)"
-        )
+    if options.thread_time:
+        torch.set_num_threads(1)
+    clock = time.thread_time if options.thread_time else time.perf_counter
+    for name in options.names:
+        sparsity = options.sparsity or NETWORKS.get(name, 0.95)
+        model, batch, loss = setting(name)
+        masks = snip.prune(model.train(), batch, sparsity=sparsity, loss_fn=loss)
+        for kind, make in OPTIMIZERS.items():
+            ratio, released = paired(
+                partial(masks.apply, model),
+                partial(snip.release, model),
+                partial(step, model, batch, loss, make(model.parameters())),
+                rounds=options.rounds,
+                clock=clock,
+            )
+            print(
+                f"{name} {sparsity:.0%}, {kind}, {torch.get_num_threads()} threads: a held step "
+                f"takes {ratio:.3f} x the dense step, {(ratio - 1) * released * 1e6:+.0f} us "
+                f"(median of {options.rounds} pairs)",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

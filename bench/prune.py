@@ -1,8 +1,8 @@
 """What pruning costs: time over one forward+backward, and extra peak memory per parameter.
 
-    python bench/prune.py                        # WRN-22-8, batch 128: a few minutes
-    python bench/prune.py --model vgg-11-bn --batch 16    # 129M weights, on pictures of 64 x 64
-    python bench/prune.py --model gpt-2 --batch 4         # 124M, from configuration, 128 tokens
+    python bench/prune.py                        # WRN-22-8, 128 pictures: a few minutes
+    python bench/prune.py --model vgg-11-bn      # 129M weights, 16 pictures of 64 x 64
+    python bench/prune.py --model gpt-2          # 124M, from configuration, 4 texts of 128 tokens
 
 `snip.prune` stands beside the usual way (every score copied into one flat tensor, `torch.topk`).
 Peak memory is the resident set of a process of its own, beside one that only makes a training
@@ -25,6 +25,8 @@ import snip
 from snip.models import build
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+# Samples to score by: few where the weights are many, so that the pass over them is the cost.
+BATCHES = {"vgg-11-bn": 16, "gpt-2": 4}
 
 
 def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -96,24 +98,26 @@ def peak_bytes(name: str, batch: int, way: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="wrn-22-8")
-    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--batch", type=int, help="128, of the large ones 16 and 4, unless given")
     parser.add_argument("--memory-batch", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=WAYS, help="one way, once; prints its peak memory")
     options = parser.parse_args()
-    model, batch = setting(options.model, options.batch)
+    samples = options.batch or BATCHES.get(options.model, 128)
+    model, batch = setting(options.model, samples)
     if options.only:
         WAYS[options.only](model, batch)
         print(own_peak())
         return
     total = sum(p.numel() for p in snip.prunable_parameters(model).values())
-    print(f"{options.model}, {total:,} connections, {torch.get_num_threads()} threads")
+    shape = " x ".join(str(size) for size in batch[0].shape)
+    print(f"{options.model} on {shape}, {total:,} connections, {torch.get_num_threads()} threads")
     turns = {way: (lambda work=work: work(model, batch)) for way, work in WAYS.items()}
     times = times_as_drawn(turns, model, rounds=options.rounds)
     for way in list(WAYS)[1:]:
         ratio = times[way] / times["step"]
-        print(f"  time of {way:20} {ratio:6.3f} x one forward+backward (batch {options.batch})")
-    for size in (options.memory_batch, options.batch):
+        print(f"  time of {way:20} {ratio:6.3f} x one forward+backward (batch {samples})")
+    for size in (options.memory_batch, samples):
         own = peak_bytes(options.model, size, "step")
         for way in list(WAYS)[1:]:
             extra = (peak_bytes(options.model, size, way) - own) / total

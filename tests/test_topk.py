@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from snip.selection import topk
 from snip.selection.topk import keep_top
 
-TINY = {"CHUNK": 7, "STRIDE": 3, "MANY": 1, "MOST": 2, "WIDE": 1.0}
+TINY = {"CHUNK": 7, "WAVE": 2, "STRIDE": 3, "MANY": 1, "MOST": 2, "WIDE": 1.0}
 # Few different values, so that ties are common; denormals and both zeros among them.
 VALUES = [0.0, -0.0, 1e-45, 1e-40, 0.5, 0.75, 1.0, 1e30, -1.0, -1e-45]
 
@@ -90,3 +90,22 @@ def test_a_large_race_ends_as_by_counting(kept, kind):
     assert sum(int(mask.sum()) for mask in found.values()) == kept
     for name, mask in race.by_counting(kept).items():
         assert torch.equal(found[name], mask)
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_the_number_of_threads_changes_nothing(within):
+    torch.manual_seed(0)
+    scores = {"a": torch.rand(1500, 1000).t(), "b": torch.rand(700_001).mul_(40).round_()}
+    allowed = {"a": torch.rand(1000, 1500) < 0.3} if within else None
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            found.append(keep_top(scores, 90_000, allowed))
+    finally:
+        torch.set_num_threads(threads)
+    race = topk._Race(scores, allowed or {}, dict.fromkeys(scores, 1), torch.float32)
+    for name, mask in race.by_counting(90_000).items():
+        assert torch.equal(found[0][name], mask)
+        assert torch.equal(found[1][name], mask)

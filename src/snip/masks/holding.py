@@ -13,7 +13,6 @@ owns the parameter, because `deepcopy`, `pickle` and EMA copies carry the module
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,13 +21,12 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from snip.common.errors import warn
+from snip.masks.keep import Keep
 from snip.masks.provenance import Provenance
 
-RIDER = "_snip_keep"  # on a Parameter: its _Keep
+RIDER = "_snip_keep"  # on a Parameter: its Keep
 HELD = "_snip_held"  # on a Module: its _Held
 PROVENANCE = "_snip_provenance"  # on the root Module
-# Up to a density of 1/3 it is faster to copy the kept values out and back than to read the mask.
-FEW = 3
 
 
 def hold(model: nn.Module, masks: Mapping[str, torch.Tensor], provenance: Provenance) -> None:
@@ -90,59 +88,6 @@ def rezero(model: nn.Module) -> None:
             keep.zero_(parameter)
 
 
-class _Keep:
-    """One parameter's mask, ready to zero what is pruned in the parameter or its gradient."""
-
-    def __init__(self, mask: torch.Tensor) -> None:
-        kept = int(mask.count_nonzero())
-        self.mask = mask
-        self.few, self.empty = kept * FEW <= mask.numel(), not kept
-        self.indices: torch.Tensor | None = None
-        self.gradient_hook: Any = None
-        self.left = False  # whether another network is trained instead of this parameter's
-
-    def zero_(self, tensor: torch.Tensor) -> None:
-        """Write zeros where the mask is False, also over NaN and -0.0; leave the rest alone."""
-        # This runs twice for every parameter in every step, so it makes as few calls as it can.
-        tensor = tensor.detach()  # autograd must not record the zeroing
-        if self.mask.device != tensor.device:
-            self._move(tensor.device)
-        if self.empty:
-            tensor.zero_()
-        elif self.indices is None or not tensor.is_contiguous():
-            torch.where(self.mask, tensor, tensor.new_zeros(()), out=tensor)
-        else:
-            flat = tensor.view(-1)
-            kept = flat.index_select(0, self.indices)
-            flat.zero_().index_copy_(0, self.indices, kept)
-
-    def watch_gradient(self, parameter: torch.Tensor) -> None:
-        """Zero the gradient of pruned weights whenever it is accumulated."""
-        # PyTorch takes a hook only for a parameter that requires a gradient. A frozen one gets it
-        # as well, because it may be unfrozen later.
-        frozen = not parameter.requires_grad
-        parameter.requires_grad_(True)
-        self.gradient_hook = parameter.register_post_accumulate_grad_hook(self.on_gradient)
-        parameter.requires_grad_(not frozen)
-
-    def on_gradient(self, parameter: torch.Tensor) -> None:
-        """Zero the gradient where the parameter is pruned."""
-        # A sparse gradient (an embedding's) is left to the zeroing after the step.
-        if parameter.grad is not None and not parameter.grad.is_sparse:
-            if self.few and self.indices is None:  # not before: pruning alone does not need them
-                self.indices = torch.nonzero(self.mask.reshape(-1)).flatten()
-            self.zero_(parameter.grad)
-
-    def _move(self, device: torch.device) -> None:
-        self.mask = self.mask.to(device)
-        self.indices = None if self.indices is None else self.indices.to(device)
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        # In a pickle this is an empty dict, so that a saved parameter is read without this library
-        # and under `weights_only`. A loaded module's _Held puts the real one back.
-        return OrderedDict, ()
-
-
 class _Held:
     """The masks of one module's own parameters; a copied or loaded module has its own."""
 
@@ -154,7 +99,7 @@ class _Held:
         """Put the masks on the parameters: zero them now, their gradients and steps from now on."""
         _watch_optimizers()
         for parameter, mask in self.pairs.values():
-            keep = _Keep(mask)
+            keep = Keep(mask)
             setattr(parameter, RIDER, keep)
             keep.zero_(parameter)
             if parameter.grad is not None:
@@ -243,7 +188,7 @@ def after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> No
         _warn_of_idle(optimizer, keeps)
 
 
-def _warn_of_idle(optimizer: torch.optim.Optimizer, keeps: list[_Keep]) -> None:
+def _warn_of_idle(optimizer: torch.optim.Optimizer, keeps: list[Keep]) -> None:
     """Say once that an optimiser has parameters that are trained no more, and no others."""
     for keep in keeps:
         keep.left = False

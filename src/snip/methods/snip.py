@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.parameters import Predicate, prunable_parameters
+from snip.anatomy.parameters import Predicate
 from snip.common.errors import InputError
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores, accumulated_gradients
@@ -24,9 +24,10 @@ def connection_sensitivity(
     scoring: Scoring = Scoring(),
 ) -> Scores:
     """|dL/dc| at c = 1, which is |w * dL/dw|, per parameter name; the model is left as found."""
-    gradients = accumulated_gradients(model, batches, loss_fn, params=params, scoring=scoring)
-    weights = prunable_parameters(model, params)
-    return {name: g.mul_(weights[name].detach()).abs_() for name, g in gradients.items()}
+    products = accumulated_gradients(
+        model, batches, loss_fn, params=params, scoring=scoring, times_weights=True
+    )
+    return {name: product.abs_() for name, product in products.items()}
 
 
 def normalize(scores: Mapping[str, torch.Tensor]) -> Scores:

@@ -35,16 +35,18 @@ def accumulated_gradients(
     *,
     params: Predicate | None,
     scoring: Scoring,
+    times_weights: bool = False,
 ) -> Scores:
     """dL/dw per parameter name over all batches; the model and its `.grad` are left as found.
 
     The result is the mean of the gradients with "abs_of_sum", and the mean or moving average of
     their absolute values otherwise. It is in float32 or wider, and the caller may write into it.
+    With `times_weights` it is that of w * dL/dw, without a further look at every element.
     """
     scoring = checked_scoring(scoring)
     chosen = require_prunable(model, params)
     loss_fn = checked_loss_fn(loss_fn)
-    mean = _Mean(scoring)
+    mean = _Mean(scoring, times_weights)
     with (
         undisturbed(model),
         batch_norm_in(model, scoring.batch_norm),
@@ -62,8 +64,8 @@ def accumulated_gradients(
 class _Mean:
     """The mean of the gradients so far, which every batch moves by its share."""
 
-    def __init__(self, scoring: Scoring) -> None:
-        self.scoring = scoring
+    def __init__(self, scoring: Scoring, times_weights: bool) -> None:
+        self.scoring, self.times_weights = scoring, times_weights
         self.values: Scores = {}
         self.weight = 0
 
@@ -80,7 +82,7 @@ class _Mean:
         for name, parameter in reversed(list(params.items())):
             # Popped as it is used up: each layer's gradient is freed before the next is copied, so
             # that scoring needs hardly more memory than the backward pass did.
-            own = _copied(parameter, gradients.pop())
+            own = _copied(parameter, gradients.pop(), self.times_weights)
             own = own if signed else own.abs_()
             self.values[name] = self.values[name].lerp_(own, share) if name in self.values else own
 
@@ -96,19 +98,23 @@ class _Mean:
         return {name: self.values[name] for name in params}
 
 
-def _copied(parameter: nn.Parameter, gradient: torch.Tensor | None) -> torch.Tensor:
+def _copied(
+    parameter: nn.Parameter, gradient: torch.Tensor | None, times_weights: bool
+) -> torch.Tensor:
     """A gradient in memory of its own, in at least float32; zero where the loss does not reach."""
     wide = torch.promote_types(parameter.dtype, torch.float32)
     if gradient is None:
         return torch.zeros_like(parameter, dtype=wide, memory_format=torch.contiguous_format)
     if gradient.is_sparse:
         gradient = gradient.to_dense()
+    weight = parameter.detach()
     # Autograd may hand out the same memory for two parameters: what is written to is a copy.
-    if gradient.device.type != "cpu" or wide != torch.float32:
-        return gradient.to(wide, copy=True)
+    if gradient.device.type != "cpu" or gradient.dtype != torch.float32:
+        own = gradient.to(wide, copy=True)
+        return own.mul_(weight) if times_weights else own
     # numpy asks the system for large pages, which torch does not: a third less time for the copy.
     own = torch.from_numpy(np.empty(gradient.shape, dtype=np.float32))
-    return own.copy_(gradient)
+    return torch.mul(gradient, weight, out=own) if times_weights else own.copy_(gradient)
 
 
 def _gradients(

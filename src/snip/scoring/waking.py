@@ -87,8 +87,12 @@ def silent_weights(scores: Scores) -> list[str]:
 
 def silent_scores(scores: Scores) -> list[str]:
     """Names of those that are zero all over."""
-    # If the sum is not zero, some score is not, and the sum is had in a fifth of the time.
-    return [name for name, score in scores.items() if not score.sum() and not score.any()]
+    # Nearly all are told by their first few, which spares a look at every score.
+    return [
+        name
+        for name, score in scores.items()
+        if not score.reshape(-1)[:FIRST].any() and not score.any()
+    ]
 
 
 @contextmanager
