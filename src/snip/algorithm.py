@@ -18,8 +18,10 @@ from snip.scoring.batches import LossFn, SeenBatches, cross_entropy, name_of
 from snip.scoring.checks import (
     check_signal,
     scorable_parameters,
+    warn_of_left_out,
     warn_of_parametrized,
     without_biases,
+    zero_biases,
 )
 from snip.scoring.settings import Scoring, checked_scoring
 from snip.scoring.waking import score_awake
@@ -64,6 +66,7 @@ def prune(
     _check(model, params, sparsity, scope, floor, budget, biases, scoring)
     out = left_out(model, params)
     warn_of_parametrized(out)
+    warn_of_left_out(model, out)
     if biases == "keep":
         params, kept = without_biases(model, params)
         out |= dict.fromkeys(kept, "bias, kept")
@@ -87,7 +90,8 @@ def prune(
     )
     about = {**seen.provenance(), **asdict(scoring), "loss": name_of(loss_fn or cross_entropy)}
     about |= {"method": name, "budget": budget, "uses": counter.uses}
-    about |= {"left_out": out, "seed": torch.initial_seed()}
+    about |= {"left_out": out, "zero_biases": zero_biases(model, scores)}
+    about |= {"seed": torch.initial_seed()}
     masks = masks.with_provenance(**about, versions=versions())
     masks.apply(model)
     return masks
