@@ -12,8 +12,10 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import snip
+from snip.anatomy.calling import arguments
 from snip.anatomy.units import live_units
 from snip.paths.connectivity import connectivity, example_input
+from snip.paths.reach import reach
 
 
 def all_kept(model):
@@ -27,6 +29,8 @@ def random_masks(model, density=0.5):
 def probe(model, masks, inputs):
     found = connectivity(model, masks, inputs)
     assert found.reason is None
+    quick = reach(model, masks, arguments(model, inputs))  # the other probe, forwards alone
+    assert (quick.reached > 0) == found.connected
     return found
 
 

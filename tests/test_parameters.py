@@ -1,6 +1,7 @@
 """Which parameters count, which stay out, and the reasons given."""
 
 import re
+import warnings
 
 import pytest
 import torch
@@ -132,3 +133,34 @@ def test_a_predicate_that_cannot_answer_is_refused(predicate, message):
 
 def test_a_predicate_may_answer_with_whatever_is_true_or_false():
     assert names(nn.Linear(2, 2), lambda n, m, p: re.match("w", n)) == ["weight"]
+
+
+class Einsum(nn.Module):
+    """Half of its weights are a tensor that the forward uses by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Parameter(torch.randn(6, 6))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(torch.einsum("bi,ij->bj", x, self.mix))
+
+
+def test_prune_says_how_much_of_a_model_it_leaves_out():
+    batch = torch.randn(8, 6), torch.arange(8) % 3
+    said = r"63\.16% of the model's parameters .* stay dense: 'mix' \(layer type Einsum"
+    with pytest.warns(snip.SnipWarning, match=said):
+        snip.prune(Einsum(), batch, sparsity=0.2)
+    frozen = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 3))
+    frozen[0].requires_grad_(False)
+    with pytest.warns(snip.SnipWarning, match=r"stay dense: '0\.weight' \(frozen"):
+        snip.prune(frozen, batch, sparsity=0.2)
+
+
+def test_what_a_predicate_leaves_out_is_not_told():
+    batch = torch.randn(8, 6), torch.arange(8) % 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        snip.prune(Einsum(), batch, sparsity=0.2, params=lambda name, m, p: name == "head.weight")
+        snip.prune(nn.Linear(6, 3), batch, sparsity=0.2)

@@ -20,6 +20,7 @@ WRONG = {
     "loss": ["x"], "batches": 2.5, "samples": True, "input_shape": [1, "2"], "input_dtype": 32,
     "uses": {"w": "1"}, "left_out": ["norm"], "protocol": 1, "seeds": {"run": 0.5}, "dataset": 7,
     "model": [], "weights": {}, "shrunk_from": [2, 3], "seed": "0", "versions": {"torch": 2},
+    "zero_biases": 0.5,
 }  # fmt: skip
 
 

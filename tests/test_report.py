@@ -89,6 +89,24 @@ def test_it_says_what_became_of_the_biases():
     assert "Biases:" not in str(snip.report(kept))
 
 
+def test_it_says_how_many_biases_started_at_zero_and_claims_it_of_no_others():
+    batch = torch.randn(9, 2), torch.arange(9) % 2
+    model = mlp()
+    nn.init.zeros_(model[0].bias)
+    with torch.no_grad():
+        model[3].bias.copy_(torch.tensor([9.0, -9.0]))
+    snip.prune(model, batch, sparsity=0.6)
+    text = " ".join(str(snip.report(model)).split())
+    assert "Biases: 2 of 5 kept. One that starts at zero has no sensitivity, as 3 did: " in text
+    model = mlp()
+    with torch.no_grad():
+        for layer in (model[0], model[3]):
+            layer.bias.fill_(1e-9)
+    snip.prune(model, batch, sparsity=0.6)
+    text = " ".join(str(snip.report(model)).split())
+    assert "Biases: 0 of 5 kept. biases='keep' leaves them all." in text
+
+
 def test_without_an_example_it_says_what_is_missing():
     model = applied()
     report = snip.report(model)
@@ -220,6 +238,7 @@ def test_a_model_that_cannot_be_followed_is_still_reported():
     assert report.flops_after == 4 + 2
     assert report.effective_kept is None
     assert "could not be followed" in report.notes[0]
+    assert "inputs=" in report.notes[0]
     assert "Paths" in str(report)
 
 

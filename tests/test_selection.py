@@ -131,6 +131,21 @@ def test_erk_densities_of_lenet_5_count_the_kernel():
     assert found == pytest.approx([0.2779, 0.0143, 0.0146, 0.4572], abs=1e-4)
 
 
+def test_erk_gives_biases_no_share_of_their_own():
+    shapes = {"1": (300, 784), "2": (100, 300), "3": (10, 100)}
+    weights = {f"{name}.weight": torch.rand(shape) + 1 for name, shape in shapes.items()}
+    bare = snip.select(weights, sparsity=0.98, scope="erk")
+    found = [bare.density(name) for name in bare]
+    assert found == pytest.approx([0.0154, 0.0445, 0.3674], abs=1e-3)  # as published
+    silent = weights | {f"{name}.bias": torch.zeros(shape[0]) for name, shape in shapes.items()}
+    masks = snip.select(silent, sparsity=0.98, scope="erk")
+    assert masks.kept == round(266_610 * 0.02)
+    assert [int(masks[f"{name}.bias"].sum()) for name in shapes] == [0, 0, 0]
+    assert [masks.density(name) for name in weights] == pytest.approx(found, rel=0.11)
+    loud = weights | {f"{name}.bias": torch.ones(shape[0]) * 9 for name, shape in shapes.items()}
+    assert snip.select(loud, sparsity=0.98, scope="erk")["1.bias"].all()  # they compete
+
+
 def test_a_floor_keeps_every_layer_alive_and_the_total_exact():
     scores = {
         "a.weight": torch.full((100,), 5.0),

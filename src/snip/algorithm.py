@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.anatomy.packed import packed_parts
 from snip.anatomy.parameters import Predicate, left_out
 from snip.common.errors import nearest
 from snip.masks import Masks, held_masks, versions
@@ -17,8 +18,10 @@ from snip.scoring.batches import LossFn, SeenBatches, cross_entropy, name_of
 from snip.scoring.checks import (
     check_signal,
     scorable_parameters,
+    warn_of_left_out,
     warn_of_parametrized,
     without_biases,
+    zero_biases,
 )
 from snip.scoring.settings import Scoring, checked_scoring
 from snip.scoring.waking import score_awake
@@ -63,6 +66,7 @@ def prune(
     _check(model, params, sparsity, scope, floor, budget, biases, scoring)
     out = left_out(model, params)
     warn_of_parametrized(out)
+    warn_of_left_out(model, out)
     if biases == "keep":
         params, kept = without_biases(model, params)
         out |= dict.fromkeys(kept, "bias, kept")
@@ -74,16 +78,20 @@ def prune(
     costs = element_flops(scores, counter.uses) if budget == "flops" else None
     within = held_masks(model)
     scores = with_survivors(model, scores, within=within, costs=costs)
-    selecting = partial(select, scores, sparsity=sparsity, within=within)
     least = 0 if isinstance(floor, str) else floor
-    masks = selecting(scope=scope, floor=least, costs=costs)
-    floors = selecting if scope == "global" and costs is None else None
+    selecting = partial(
+        select, scores, sparsity=sparsity, scope=scope, floor=least, within=within, costs=costs,
+        packed=packed_parts(model),
+    )  # fmt: skip
+    masks = selecting()
+    repair = floor == AUTO and scope == "global" and costs is None
     masks = with_a_path(
-        model, masks, counter.call, floors, repair=floor == AUTO, batch_dim=scoring.batch_dim
+        model, masks, counter.call, selecting, repair=repair, batch_dim=scoring.batch_dim
     )
     about = {**seen.provenance(), **asdict(scoring), "loss": name_of(loss_fn or cross_entropy)}
     about |= {"method": name, "budget": budget, "uses": counter.uses}
-    about |= {"left_out": out, "seed": torch.initial_seed()}
+    about |= {"left_out": out, "zero_biases": zero_biases(model, scores)}
+    about |= {"seed": torch.initial_seed()}
     masks = masks.with_provenance(**about, versions=versions())
     masks.apply(model)
     return masks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -86,12 +87,15 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in nested tuples, lists and mappings, depth first."""
+    """All tensors in nested tuples, lists, mappings and dataclasses, depth first."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (Mapping, tuple, list)):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_in(part)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from tensors_in(getattr(value, field.name))
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -31,6 +31,7 @@ PRUNABLE_LAYERS = (
 )
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm) + ((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ())
+BY_PREDICATE = "the predicate left it out"
 # bias_k and bias_v of attention are learned tokens, not connections between units.
 ATTENTION_TOKENS = ("bias_k", "bias_v")
 
@@ -181,7 +182,7 @@ def _why_out(
         return f"not a real floating-point tensor ({parameter.dtype})"
     if predicate is not None:
         chosen = any(_chosen(predicate, name, module, parameter) for name, module in owners)
-        return None if chosen else "the predicate left it out"
+        return None if chosen else BY_PREDICATE
     reasons = {name: _why_layer_out(name, module) for name, module in owners}
     # A weight shared with an embedding is an embedding: one veto is enough.
     veto = next((reason for reason in reasons.values() if reason is not None), None)

@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
+from snip.anatomy.packed import Packed, split
 from snip.anatomy.parameters import Predicate, is_weight, ordinary, require_prunable, unwrap
 from snip.common.errors import FileError, InputError, KindError
 from snip.common.figures import percent
@@ -229,8 +230,15 @@ def release(model: nn.Module) -> None:
     holding.release(ordinary(model))
 
 
-def empty_layers(masks: Mapping[str, torch.Tensor]) -> list[str]:
-    """Names of the weights that keep no connection. A layer works on without its bias."""
-    return [
-        name for name, mask in masks.items() if is_weight(mask.shape) and not mask.count_nonzero()
-    ]
+def empty_layers(masks: Mapping[str, torch.Tensor], packed: Packed | None = None) -> list[str]:
+    """Names of the weights that keep no connection. A layer works on without its bias.
+
+    Of a weight that holds several layers (`packed_parts`), the parts that keep none.
+    """
+    found: list[str] = []
+    for name, mask in masks.items():
+        if is_weight(mask.shape):
+            parts = split({name: mask}, packed or {})
+            empty = [part for part, piece in parts.items() if not piece.count_nonzero()]
+            found += [name] if len(empty) == len(parts) else empty
+    return found

@@ -40,6 +40,7 @@ class Provenance:
     # The model that was scored.
     uses: dict[str, float] = field(default_factory=dict)  # of each weight, per sample
     left_out: dict[str, str] = field(default_factory=dict)  # unpruned parameters and the reasons
+    zero_biases: int | None = None  # biases up for pruning that were zero, and had no sensitivity
     # A whole run also knows these.
     protocol: str | None = None
     seeds: dict[str, int] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.nn.utils.rnn import PackedSequence
 
 from snip.anatomy.calling import Call, arguments, first_tensor, mapped, tensors_in
 from snip.anatomy.device import device_of
@@ -52,43 +53,11 @@ def connectivity(
         # which recurrent weights have their paths: it is left whole.
         first = first_tensor(call)
         if batch_dim > 0 or (first is not None and first.ndim >= 4):
-            call = _one_sample(call, batch_dim)
-        with _probing(model):
+            call = one_sample(call, batch_dim)
+        with probing(model):
             return _probe(model, masks, call)
     except Exception as error:  # a user's forward may do anything at all
         return Connectivity(reason=f"{type(error).__name__}: {first_line(error)}")
-
-
-def has_path(
-    model: nn.Module, masks: Mapping[str, torch.Tensor], call: Call, batch_dim: int = 0
-) -> bool | None:
-    """Whether any input reaches any output; None if the model cannot be followed.
-
-    `call` is what the model was called with, and one sample of it is enough. This is much cheaper
-    than `connectivity`: one forward and one backward pass, without a gradient per connection.
-    """
-    model = unwrap(model)
-    try:
-        with _probing(model):
-            _, outputs, sources = _forward(model, masks, _one_sample(call, batch_dim))
-            # Only while a graph is made does `_Something` of `values` pass gradients on.
-            first = _gradients([output.sum() for output in outputs], sources, create_graph=True)
-            return any(bool(gradient.any()) for gradient in first)
-    except Exception:  # a user's forward may do anything at all
-        return None
-
-
-def reached_outputs(
-    model: nn.Module, masks: Mapping[str, torch.Tensor], call: Call, batch_dim: int = 0
-) -> int:
-    """How many numbers of one sample's output an input reaches; 0 if it cannot be followed."""
-    model = unwrap(model)
-    try:
-        with _probing(model):
-            _, outputs, sources = _forward(model, masks, _one_sample(call, batch_dim))
-            return sum(int(x.sum()) for x in _on_paths({}, outputs, sources)[1])
-    except Exception:
-        return 0
 
 
 def example_input(model: nn.Module, shape: tuple[int, ...], dtype: str = "float32") -> torch.Tensor:
@@ -125,14 +94,19 @@ def _forward(
         if name in masks
     }
     probe = PathProbe()
-    args, kwargs = _entered(call, probe)
+    args, kwargs = entered(call, probe)
     with probe:
-        output = functional_call(model, leaves | _others(model, leaves), args, kwargs)
-    outputs = [x for x in tensors_in(output) if x.is_floating_point() and x.requires_grad]
-    outputs = [x for x in outputs if x.ndim] or outputs  # a loss beside the logits is no output
+        output = functional_call(model, leaves | others(model, leaves), args, kwargs)
+    outputs = [x for x in outputs_of(output) if x.requires_grad]
     if not outputs or not probe.sources:
         raise ValueError("no output depends on a floating-point input or an embedding")
     return leaves, outputs, probe.sources
+
+
+def outputs_of(output: Any) -> list[torch.Tensor]:
+    """The floating-point tensors that a model returned; a loss beside the logits is no output."""
+    found = [x for x in tensors_in(output) if x.is_floating_point()]
+    return [x for x in found if x.ndim] or found
 
 
 def _on_paths(
@@ -170,7 +144,7 @@ def _gradients(
     return list(found)
 
 
-def _others(model: nn.Module, leaves: Tensors) -> Tensors:
+def others(model: nn.Module, leaves: Tensors) -> Tensors:
     """Parameters without a mask count as ones, buffers as copies of their absolute values.
 
     The vectors from which a spectral norm estimates a length count as zeros: a weight is divided by
@@ -199,8 +173,10 @@ def _dead_outputs(reached: list[torch.Tensor]) -> tuple[tuple[int, ...], int | N
     return tuple(torch.nonzero(~alive).flatten().tolist()), len(alive)
 
 
-def _one_sample(call: Call, batch_dim: int) -> Call:
+def one_sample(call: Call, batch_dim: int) -> Call:
     """The call with the first sample alone of every tensor that has the batch's size."""
+    if any(isinstance(x, PackedSequence) for x in (*call[0], *call[1].values())):
+        return call  # its samples are interleaved
     first = next((x for x in tensors_in(call) if x.ndim > batch_dim), None)
     size = None if first is None else first.shape[batch_dim]
 
@@ -212,13 +188,13 @@ def _one_sample(call: Call, batch_dim: int) -> Call:
     return found
 
 
-def _entered(given: Any, probe: PathProbe) -> Any:
+def entered(given: Any, probe: PathProbe) -> Any:
     """The same structure with every floating-point tensor as an input to follow."""
     return mapped(given, lambda x: probe.enter(torch.ones_like(x)) if x.is_floating_point() else x)
 
 
 @contextmanager
-def _probing(model: nn.Module) -> Iterator[None]:
+def probing(model: nn.Module) -> Iterator[None]:
     """Eval mode with gradients and without autocast; everything is restored on the way out."""
     device = device_of(model).type
     # Recurrent layers keep a second list of their weights, which functional_call overwrites.

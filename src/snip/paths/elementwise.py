@@ -45,7 +45,9 @@ def product(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 def elementwise_product(function: Any, x: Any, y: Any, **kwargs: Any) -> Any:
     """Something where both factors are."""
-    return function(constant(x), constant(y))
+    result = function(constant(x), constant(y))
+    # Without gradients, products of several huge numbers would become infinite.
+    return result if torch.is_grad_enabled() else something(result)
 
 
 def plus(function: Any, x: Any, y: Any, **kwargs: Any) -> Any:

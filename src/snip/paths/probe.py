@@ -29,6 +29,10 @@ class PathProbe(TorchFunctionMode):
         self.sources.append(source)
         return source * value
 
+    def made(self, value: Any) -> Any:
+        """What a forward made by itself, not of numbers: a size, an index, a constant."""
+        return value
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -37,7 +41,9 @@ class PathProbe(TorchFunctionMode):
         if rule is layers.cast:
             result = rule(func, *args, **kwargs)
             return self.enter(torch.ones_like(result)) if _is_data(args[0], result) else result
-        if rule is None or not _has_floats(args[:1] if plain else (*args, *kwargs.values())):
+        if not _has_floats(args[:1] if plain else (*args, *kwargs.values())):
+            return self.made(func(*args, **kwargs))
+        if rule is None:
             return func(*args, **kwargs)
         if plain is not None:
             # The rule sees a copy: what autograd saved of it must not be written over.
@@ -56,7 +62,10 @@ def _is_data(given: torch.Tensor, result: Any) -> bool:
 
 
 def _has_floats(values: tuple[Any, ...]) -> bool:
-    # Shapes and indices are computed with integers, and must come out as they are.
+    """Whether there is a floating-point tensor among the arguments of a function.
+
+    Shapes and indices are computed with integers, and must come out as they are.
+    """
     return any(
         value.is_floating_point()
         if isinstance(value, torch.Tensor)

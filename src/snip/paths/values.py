@@ -5,6 +5,9 @@ the outputs, tells which numbers an output depends on; its own derivative, from 
 which of them also depend on an input, so that they lie on a path between the two. A bias makes a
 unit something, but it is no path from the input; and a product passes x on wherever the other
 factor is something, so that gates count too.
+
+Without gradients (`reach`) a number says by its size whether it depends on an input: it is then
+huge, and stays so when it is added, averaged and multiplied with what is something.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ from typing import Any
 import torch
 
 DTYPE = torch.float32  # sums of ones never round to zero
+FOLLOWED = 2.0**62  # depends on an input; its square is still a float32
+HUGE = 2.0**40  # from here on a number depends on an input, also as one of a million in a mean
+LARGEST = 2.0**20  # of a constant
 
 
 class _Something(torch.autograd.Function):
@@ -43,9 +49,23 @@ class _Reached(torch.autograd.Function):
 
 
 def something(x: torch.Tensor) -> torch.Tensor:
-    """Bring numbers back to 0 and 1, after anything that sums or multiplies."""
+    """Bring numbers back to 0 and 1 (or FOLLOWED), after anything that sums or multiplies."""
+    if not torch.is_grad_enabled():
+        return torch.where(depends(x), FOLLOWED, (x != 0).to(DTYPE))
     result: torch.Tensor = _Something.apply(x)
     return result
+
+
+def depends(x: torch.Tensor) -> torch.Tensor:
+    """Without gradients: where a number depends on an input."""
+    return x >= HUGE
+
+
+def limited(x: torch.Tensor) -> torch.Tensor:
+    """Without gradients: a constant as finite, not negative, and nowhere huge."""
+    if not x.is_floating_point():
+        return x
+    return torch.where(x.isfinite(), x.abs().clamp_max(LARGEST), 0.0)
 
 
 def ones(shape: Any, device: torch.device) -> torch.Tensor:
@@ -56,11 +76,13 @@ def ones(shape: Any, device: torch.device) -> torch.Tensor:
 def constant(x: Any) -> Any:
     """A number or constant tensor as non-negative and finite; a followed tensor as it is."""
     if isinstance(x, torch.Tensor):
-        if not x.is_floating_point() or (x.requires_grad and x.dtype == DTYPE):
+        if not x.is_floating_point():
             return x
-        if x.requires_grad:
+        # Without gradients there is only `reach`, which has seen to its constants already.
+        if x.requires_grad or not torch.is_grad_enabled():
             return x.to(DTYPE)
         return torch.where(x.isfinite(), x.abs(), 0).to(DTYPE)
     if isinstance(x, (int, float)) and not isinstance(x, bool):
-        return abs(x) if abs(x) != float("inf") else 0
+        size = abs(x) if abs(x) != float("inf") else 0
+        return size if torch.is_grad_enabled() else min(size, LARGEST)
     return x

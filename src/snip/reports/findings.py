@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import nn
 
+from snip.anatomy.packed import packed_parts
 from snip.common.errors import listed
 from snip.masks import empty_layers
 from snip.paths.connectivity import Connectivity
 
+# A report cannot try a cure, which takes the scores: `prune` does, and says what works.
 FIX = (
-    "prune with floor=..., scope='erk' or scope='layer', score on more data, "
-    "or ask for a lower sparsity"
+    "prune again with scope='global' and floor='auto', which tries cures and says what works, or "
+    "with a floor=... of your own"
 )
 
 
@@ -25,7 +27,7 @@ def warnings_of(
     return tuple(
         [
             *_collapse(found, known),
-            *_empty_layers(masks, bypassed=known and found.connected),
+            *_empty_layers(model, masks, bypassed=known and found.connected),
             *_dead_outputs(found),
             *_not_applied(model, masks),
         ]
@@ -40,8 +42,10 @@ def _collapse(found: Connectivity, known: bool) -> Iterator[str]:
         )
 
 
-def _empty_layers(masks: Mapping[str, torch.Tensor], *, bypassed: bool) -> Iterator[str]:
-    empty = empty_layers(masks)
+def _empty_layers(
+    model: nn.Module, masks: Mapping[str, torch.Tensor], *, bypassed: bool
+) -> Iterator[str]:
+    empty = empty_layers(masks, packed_parts(model))
     if empty:
         how = "the signal passes by another way" if bypassed else "the signal may end there"
         yield f"nothing is left of {listed(empty)}: {how}. To keep some of it, {FIX}."

@@ -17,6 +17,10 @@ from snip.reports.findings import warnings_of
 from snip.reports.rows import Row, rows_of
 from snip.selection.costs import flops_per_element, uses
 
+FOLLOW = (
+    "pass inputs=..., one batch as the model takes it, and let its forward compute with torch's "
+    "functions on what it is given."
+)
 GIVE_INPUT = "pass inputs=..., an example of what the model takes (snip.prune remembers it)."
 
 
@@ -31,6 +35,7 @@ class Report:
     flops_left_out: float = 0.0  # FLOPs per sample of weights that were not up for pruning
     outputs: int | None = None
     dead_outputs: tuple[int, ...] = ()
+    zero_biases: int | None = None  # of those up for pruning; None: not known
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -149,6 +154,7 @@ def report(
         flops_left_out=_flops_left_out(model, masks, used),
         outputs=found.outputs,
         dead_outputs=found.dead_outputs,
+        zero_biases=masks.provenance.zero_biases,
         warnings=warnings_of(model, masks, found),
         notes=tuple(notes),
     )
@@ -194,7 +200,10 @@ def _connectivity(model: nn.Module, masks: Masks, inputs: Any, notes: list[str])
         inputs = example_input(model, shape or (), dtype)
     found = connectivity(model, masks, inputs, masks.provenance.batch_dim or 0)
     if found.reason is not None:
-        notes.append(f"Paths could not be followed through this model ({found.reason}).")
+        notes.append(
+            f"Paths could not be followed through this model ({found.reason}), so a unit counts as "
+            f"dead only if it has no weight of its own: {FOLLOW}"
+        )
     return found
 
 

@@ -70,8 +70,10 @@ def _biases(report: Report) -> list[str]:
         return []
     kept, total = sum(row.kept for row in biases), sum(row.total for row in biases)
     line = f"Biases: {kept:,} of {total:,} kept."
-    if not kept:
-        line += " One that starts at zero has no sensitivity; biases='keep' leaves them all."
+    if report.zero_biases and kept < total:
+        line += f" One that starts at zero has no sensitivity, as {report.zero_biases:,} did:"
+    if kept < total and (report.zero_biases or not kept):
+        line += " biases='keep' leaves them all."
     return [line]
 
 

@@ -8,15 +8,20 @@ from torch import nn
 
 from snip.anatomy.normed import PARAMETRIZED
 from snip.anatomy.parameters import (
+    BY_PREDICATE,
     Predicate,
     is_sharded,
     is_weight,
     ordinary,
     require_prunable,
+    unwrap,
 )
 from snip.common.errors import InputError, listed, warn
+from snip.common.figures import percent
 from snip.scoring.gradients import Scores
 from snip.scoring.waking import silent_scores
+
+MUCH = 0.25  # of the parameters; norms and biases of ordinary networks are far less
 
 
 def scorable_parameters(model: nn.Module, params: Predicate | None) -> dict[str, nn.Parameter]:
@@ -74,6 +79,38 @@ def _zero_weights(model: nn.Module, scores: Scores) -> str:
         f"All of {listed(zero)} is zero: snip.Scoring(zero_parts='woken') scores it as if it were "
         "drawn, snip.initialize(model) redraws everything."
     )
+
+
+def zero_biases(model: nn.Module, scores: Scores) -> int:
+    """How many of the biases that compete are zero: they have no sensitivity, and go first."""
+    biases = [
+        parameter.detach()
+        for name, parameter in unwrap(model).named_parameters()
+        if name in scores and not is_weight(parameter.shape)
+    ]
+    return sum(bias.numel() - int(bias.count_nonzero()) for bias in biases)
+
+
+def warn_of_left_out(model: nn.Module, out: Mapping[str, str]) -> None:
+    """Say how much of the model stays dense, if that is much and nobody asked for it.
+
+    The sparsity asked for is that of what is up for pruning. Tensors that a forward uses by itself,
+    layers that Snip does not know, frozen weights and embeddings are not.
+    """
+    sizes = {name: parameter.numel() for name, parameter in unwrap(model).named_parameters()}
+    unasked = [
+        name
+        for name in sorted(out, key=lambda name: -sizes[name])
+        if out[name] != BY_PREDICATE and not out[name].startswith(PARAMETRIZED)
+    ]
+    share = sum(sizes[name] for name in unasked) / max(1, sum(sizes.values()))
+    if share > MUCH:
+        named = ", ".join(f"{name!r} ({out[name]})" for name in unasked[:3])
+        more = f" and {len(unasked) - 3} more" if len(unasked) > 3 else ""
+        warn(
+            f"{percent(share)} of the model's parameters are not up for pruning and stay dense: "
+            f"{named}{more}. params=lambda name, module, param: ... chooses what is pruned.",
+        )
 
 
 def warn_of_parametrized(out: Mapping[str, str]) -> None:

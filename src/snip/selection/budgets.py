@@ -71,10 +71,27 @@ def shares(scores: Mapping[str, torch.Tensor], sparsity: float, scope: Scope) ->
         return [(names, shares[layer]) for layer, names in groups.items()]
     if scope == "uniform":
         shares = apportion({k: v * (1 - sparsity) for k, v in sizes.items()}, kept, sizes)
-    else:  # "erk"
-        densities = erk_densities({n: tuple(s.shape) for n, s in scores.items()}, sparsity)
-        shares = apportion({k: v * densities[k] for k, v in sizes.items()}, kept, sizes)
-    return [([name], share) for name, share in shares.items()]
+        return [([name], share) for name, share in shares.items()]
+    return _erk({name: tuple(score.shape) for name, score in scores.items()}, sparsity, kept)
+
+
+def _erk(shapes: Mapping[str, tuple[int, ...]], sparsity: float, kept: int) -> Shares:
+    """A share per weight by `erk_densities`, of the weight and the biases of its layer together.
+
+    The rule is made for the two sides of a weight. A bias has one, which gives it the density eps:
+    all 410 of LeNet-300-100 would stay at 99%, of 2,666 connections. So a bias is ranked with the
+    first weight of its layer, at that weight's density. Without biases the densities are those
+    that were published.
+    """
+    groups: dict[str, list[str]] = {}
+    for names in layers(shapes).values():
+        weights = [name for name in names if len(shapes[name]) > 1] or names
+        groups |= {name: [name] for name in weights}
+        groups[weights[0]] += [name for name in names if name not in weights]
+    sizes = {first: sum(math.prod(shapes[n]) for n in names) for first, names in groups.items()}
+    densities = erk_densities({name: shapes[name] for name in groups}, sparsity, sizes)
+    shares = apportion({k: v * densities[k] for k, v in sizes.items()}, kept, sizes)
+    return [(names, shares[first]) for first, names in groups.items()]
 
 
 def layers(names: Mapping[str, object]) -> dict[str, list[str]]:
@@ -85,15 +102,24 @@ def layers(names: Mapping[str, object]) -> dict[str, list[str]]:
     return groups
 
 
-def erk_densities(shapes: Mapping[str, tuple[int, ...]], sparsity: float) -> dict[str, float]:
-    """Erdos-Renyi-kernel densities: eps * sum(dims) / prod(dims), capped at 1, total exact."""
+def erk_densities(
+    shapes: Mapping[str, tuple[int, ...]],
+    sparsity: float,
+    sizes: Mapping[str, int] | None = None,
+) -> dict[str, float]:
+    """Erdos-Renyi-kernel densities: eps * sum(dims) / prod(dims), capped at 1, total exact.
+
+    `sizes` is how many connections have each density: of a weight alone, unless given.
+    """
+    sizes = sizes or {name: math.prod(shape) for name, shape in shapes.items()}
     dense: set[str] = set()
-    target = sum(map(math.prod, shapes.values())) * (1 - sparsity)
+    target = sum(sizes.values()) * (1 - sparsity)
     while True:
         rest = {n: shape for n, shape in shapes.items() if n not in dense and 0 not in shape}
-        left = target - sum(math.prod(shapes[name]) for name in dense)
-        scale = left / max(1, sum(map(sum, rest.values())))
-        densities = {name: scale * sum(s) / math.prod(s) for name, s in rest.items()}
+        each = {name: sum(shape) / math.prod(shape) for name, shape in rest.items()}
+        left = target - sum(sizes[name] for name in dense)
+        scale = left / max(1, sum(sizes[name] * density for name, density in each.items()))
+        densities = {name: scale * density for name, density in each.items()}
         # Capping a layer leaves budget over, which the others must take up: solve again.
         full = {name for name, density in densities.items() if density > 1}
         if not full:

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import torch
 
+from snip.anatomy.packed import Packed, part_names, split
 from snip.common.checks import all_finite
 from snip.common.errors import InputError, KindError, listed
 from snip.masks import Masks, Provenance
@@ -24,6 +25,7 @@ def select(
     floor: float = 0,
     within: Mapping[str, torch.Tensor] | None = None,
     costs: Mapping[str, float] | None = None,
+    packed: Packed | None = None,
 ) -> Masks:
     """Masks that keep exactly kappa = round(m (1 - sparsity)) connections, the highest scores.
 
@@ -33,6 +35,8 @@ def select(
     within: masks to stay inside, to prune a pruned model further.
     costs: what one element of each parameter costs (FLOPs, say). Then `sparsity` is the fraction
     of the total cost that is saved at least, and the connections with the most score per cost stay.
+    packed: parameters that hold several layers (q, k and v), with the names of these: each of them
+    has a floor of its own.
     """
     check_request(sparsity, scope, floor, by_cost=costs is not None)
     sparsity = float(sparsity)
@@ -41,7 +45,7 @@ def select(
     if costs is not None:
         kept = _by_cost(scores, sparsity, within, costs)
     elif floor:
-        kept = _with_floor(scores, sparsity, floor, within)
+        kept = _with_floor(scores, sparsity, floor, within or {}, packed or {})
     else:
         kept = {}
         for names, count in shares(scores, sparsity, scope):
@@ -68,14 +72,25 @@ def _keep(
     return keep_top(scores, count, within)
 
 
+def _floor_groups(scores: Mapping[str, torch.Tensor], packed: Packed) -> dict[str, list[str]]:
+    """What has a floor of its own: each layer, and each part of a packed weight with its biases."""
+    groups = layers({name: score for name, score in scores.items() if name not in packed})
+    for name in scores:
+        for part in part_names(name, packed) if name in packed else ():
+            groups.setdefault(part.replace("bias", "weight"), []).append(part)
+    return groups
+
+
 def _with_floor(
-    scores: Mapping[str, torch.Tensor],
+    whole: Mapping[str, torch.Tensor],
     sparsity: float,
     floor: float,
-    within: Mapping[str, torch.Tensor] | None,
+    within: Mapping[str, torch.Tensor],
+    packed: Packed,
 ) -> dict[str, torch.Tensor]:
     """One ranking in which every layer keeps at least its floor; the total stays exact."""
-    free = layers(scores)
+    free = _floor_groups(whole, packed)
+    scores, within = split(whole, packed), split(within, packed)
     floors = {layer: _floor_of(names, scores, floor, within) for layer, names in free.items()}
     left = kept_count(sum(s.numel() for s in scores.values()), sparsity)
     if sum(floors.values()) > left:
@@ -92,7 +107,8 @@ def _with_floor(
             if sum(int(ranked[n].count_nonzero()) for n in names) < floors[layer]
         ]
         if not short:
-            return fixed | ranked
+            parts = fixed | ranked
+            return {n: torch.cat([parts[x] for x in part_names(n, packed)]) for n in whole}
         # A layer that falls short gets its floor and leaves the race; what it takes may push
         # another layer below its own, so rank the rest again.
         for layer in short:

@@ -1,0 +1,119 @@
+"""How many outputs an input reaches, found in one forward pass, for masks that were just chosen.
+
+`connectivity` also follows paths backwards, to tell of every connection whether it lies on one. To
+tell which outputs are reached a forward pass is enough, if numbers say where they come from: 0 is
+"always zero", a small number "something", and a huge one "depends on an input" (see `values`).
+Nothing is kept for a backward pass, and a mask is a float only while its layer is at work, so that
+a large network is followed within a fraction of a training step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call
+
+from snip.anatomy.calling import Call, mapped
+from snip.anatomy.parameters import unwrap
+from snip.paths.connectivity import entered, one_sample, others, outputs_of, probing
+from snip.paths.probe import PathProbe
+from snip.paths.values import DTYPE, FOLLOWED, depends, limited, something
+
+DTYPE_OF = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
+ROWS = 1 << 22  # elements of a mask that are floats at a time in a linear layer
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Of the numbers in one sample's output: how many an input reaches, and how many there are."""
+
+    reached: int
+    outputs: int
+
+
+Follow = Callable[[Mapping[str, torch.Tensor]], Reach | None]
+
+
+@contextmanager
+def following(model: nn.Module, call: Call, batch_dim: int = 0) -> Iterator[Follow]:
+    """Inside the block: a function that says of masks how much of the output any input reaches.
+
+    It says None if the model cannot be followed. `call` is what the model was called with, of which
+    one sample is enough.
+    """
+    model = unwrap(model)
+    sample = one_sample(call, batch_dim)
+    with probing(model), torch.no_grad():
+        yield partial(_reach, model, sample)
+
+
+def reach(
+    model: nn.Module, masks: Mapping[str, torch.Tensor], call: Call, batch_dim: int = 0
+) -> Reach | None:
+    """`following` for one set of masks."""
+    with following(model, call, batch_dim) as follow:
+        return follow(masks)
+
+
+def _reach(model: nn.Module, sample: Call, masks: Mapping[str, torch.Tensor]) -> Reach | None:
+    kept = {n: masks[n].to(p.device) for n, p in model.named_parameters() if n in masks}
+    probe = _ForwardProbe(kept)
+    try:
+        args, kwargs = entered(sample, probe)
+        constants = {name: limited(x) for name, x in others(model, kept).items()}
+        with probe:
+            output = functional_call(model, kept | constants, args, kwargs)
+    except Exception:  # a user's forward may do anything at all
+        return None
+    found = outputs_of(output)
+    if not found or any(bool(x.isnan().any()) for x in found):
+        return None
+    return Reach(sum(int(depends(x).sum()) for x in found), sum(x.numel() for x in found))
+
+
+class _ForwardProbe(PathProbe):
+    """A probe for which inputs are huge numbers, and masks stay bool until they are used."""
+
+    def __init__(self, masks: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        self._masks = {id(mask): mask for mask in masks.values()}
+
+    def enter(self, value: torch.Tensor) -> torch.Tensor:
+        """`value` as a number that depends on an input, where it is not zero."""
+        return (value != 0).to(DTYPE) * FOLLOWED
+
+    def made(self, value: Any) -> Any:
+        """A constant (positions, a mask of attention's) must not be taken for an input."""
+        return mapped(value, limited)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is DTYPE_OF and id(args[0]) in self._masks:
+            return DTYPE
+        if func is F.linear and len(args) > 1 and id(args[1]) in self._masks:
+            return something(_linear(args[0], args[1], *map(self._floats, args[2:])))
+        args = self._floats(args)
+        kwargs = {key: self._floats(value) for key, value in (kwargs or {}).items()}
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def _floats(self, value: Any) -> Any:
+        if type(value) in (tuple, list):
+            return type(value)(map(self._floats, value))
+        return value.to(DTYPE) if id(value) in self._masks else value
+
+
+def _linear(x: torch.Tensor, mask: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """F.linear a few rows of the mask at a time: a large mask is not made a float as a whole."""
+    step = max(1, ROWS // mask.shape[1])
+    rows = torch.empty(min(step, len(mask)), mask.shape[1], dtype=DTYPE, device=mask.device)
+    parts = [F.linear(x, rows[: len(part)].copy_(part)) for part in mask.split(step)]
+    result = torch.cat(parts, -1)
+    return result if bias is None else result + bias
