@@ -15,7 +15,7 @@ from snip.anatomy.calling import example
 from snip.anatomy.parameters import unwrap
 from snip.common.errors import InputError, KindError, SnipWarning
 from snip.engine.accelerated import not_accelerated
-from snip.engine.exchange import with_ordinary_layers
+from snip.engine.exchange import with_ordinary_kinds, with_ordinary_layers
 from snip.engine.kernels.library import available, reason
 from snip.engine.pace import Seconds, WorkOf, is_slower, step_of, step_seconds, timing_decides
 from snip.engine.sparse_copy import DenseError, SparseCopies, Ways
@@ -58,7 +58,7 @@ def densify(model: nn.Module) -> nn.Module:
     model = unwrap(model)
     if not isinstance(model, Accelerated):
         raise InputError("this model was not made by snip.accelerate: it is an ordinary one.")
-    return not_accelerated(with_ordinary_layers(model))
+    return with_ordinary_kinds(not_accelerated(with_ordinary_layers(model)))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.calling import arguments, call, copied, tensors_in
+from snip.anatomy.calling import Call, arguments, call, mapped, tensors_in
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.progress import track
 from snip.common.timing import Work, best_times
@@ -62,14 +62,18 @@ def _best_of(
     return best
 
 
-def step_of(inputs: Any, *, training: bool) -> WorkOf:
-    """The work of a network in its present mode: forward and backward, or forward alone."""
+def step_of(inputs: Any, *, training: bool, keywords: Mapping[str, Any] | None = None) -> WorkOf:
+    """The work of a network in its present mode: forward and backward, or forward alone.
+
+    With `keywords`, it is called on just these and on all of `inputs`, by position.
+    """
 
     def work_of(network: nn.Module) -> Work:
-        args, kwargs = arguments(network, inputs)
+        args, kwargs = arguments(network, inputs) if keywords is None else (inputs, keywords)
         if not training:
             return torch.no_grad()(lambda: network(*args, **kwargs))
-        wanted = [t for t in (*network.parameters(), *tensors_in(inputs)) if t.requires_grad]
+        given = tensors_in((args, kwargs))
+        wanted = [t for t in (*network.parameters(), *given) if t.requires_grad]
         return torch.enable_grad()(lambda: _backward(network(*args, **kwargs), wanted))
 
     return work_of
@@ -80,7 +84,8 @@ def losing_layers(dense: nn.Module, sparse: nn.Module, names: list[str], inputs:
     given = _given(dense, names, inputs)
     losing = []
     for name in track(list(given), description="timing layers", total=len(given)):
-        work_of = step_of(given.pop(name), training=dense.training)
+        args, kwargs = given.pop(name)
+        work_of = step_of(args, keywords=kwargs, training=dense.training)
         layers = dense.get_submodule(name), sparse.get_submodule(name)
         try:
             loses = is_slower(_best_of(range(1 + FEW), *layers, work_of, LAYER_SECONDS))
@@ -91,22 +96,34 @@ def losing_layers(dense: nn.Module, sparse: nn.Module, names: list[str], inputs:
     return losing
 
 
-def _given(model: nn.Module, names: list[str], inputs: Any) -> dict[str, tuple[Any, ...]]:
-    """What each layer is called with first, by position, with gradients where they are needed."""
-    given: dict[str, tuple[Any, ...]] = {}
+def _given(model: nn.Module, names: list[str], inputs: Any) -> dict[str, Call]:
+    """What each layer is called with first, with gradients where they are needed."""
+    given: dict[str, Call] = {}
     with undisturbed(model), torch.set_grad_enabled(model.training), ExitStack() as stack:
         for name in names:
 
-            def note(_layer: nn.Module, args: Any, name: str = name) -> None:
-                if name not in given:
-                    given[name] = copied(args)
-                    for new, old in zip(tensors_in(given[name]), tensors_in(args), strict=True):
-                        new.requires_grad_(old.requires_grad)
+            def note(_layer: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
+                given.setdefault(name, _leaves((args, kwargs)))
 
-            hook = model.get_submodule(name).register_forward_pre_hook(note)
+            hook = model.get_submodule(name).register_forward_pre_hook(note, with_kwargs=True)
             stack.callback(hook.remove)
         call(model, inputs)
-    return {name: args for name, args in given.items() if args}
+    return given
+
+
+def _leaves(value: Any) -> Any:
+    """A structure with copies of its tensors that belong to no graph.
+
+    What is one tensor in it stays one: attention asks whether its queries are its keys.
+    """
+    made: dict[torch.Tensor, torch.Tensor] = {}
+
+    def leaf(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor not in made:
+            made[tensor] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return made[tensor]
+
+    return mapped(value, leaf)
 
 
 def _backward(outputs: Any, wanted: list[torch.Tensor]) -> None:

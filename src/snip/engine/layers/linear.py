@@ -7,11 +7,11 @@ import torch.nn.functional as F
 
 from snip.engine.kernels.constants import SAMPLES
 from snip.engine.kernels.index import LinearIndex
-from snip.engine.kernels.linear import linear_forward, plain_forward
+from snip.engine.kernels.linear import linear_forward
 from snip.engine.layers.dense import DenseWeight
 from snip.engine.layers.layouts import as_columns, native
 from snip.engine.layers.packing import DENSE, SPARSE, PackedModule
-from snip.engine.layers.products import LinearProducts, PlainProduct, linear_states
+from snip.engine.layers.products import LinearProducts, linear_states, plain_product
 
 
 class PlainLinear(PackedModule):
@@ -35,11 +35,7 @@ class PlainLinear(PackedModule):
         """Plain [..., in features] -> [..., out features]."""
         if self.way == DENSE or not self._takes(x):
             return self.in_dense(x)
-        bias = self.dense("bias")
-        if torch.is_grad_enabled():
-            return PlainProduct.apply(x, self.weight, bias, self.index, self.turned)
-        # Without what autograd costs.
-        return plain_forward(self.index, self.weight, x, bias=bias, turned=self.turned)
+        return plain_product(x, self.weight, self.dense("bias"), self.index, turned=self.turned)
 
     def in_dense(self, x: torch.Tensor) -> torch.Tensor:
         """The same by torch's own product: for layers that are hardly sparse."""
