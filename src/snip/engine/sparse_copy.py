@@ -18,15 +18,13 @@ from snip.engine.convert.timings import Timings
 from snip.engine.convert.ways import fastest_ways
 from snip.engine.exchange import with_sparse_layers
 from snip.engine.layers.attention import SparseAttention
-from snip.engine.layers.packing import DENSE, SPARSE, WAYS, PackedModule
+from snip.engine.layers.packing import DENSE, SPARSE, WAYS, PackedModule, Ways
 from snip.engine.layers.table import OUTPUT_PROJECTION, SPARSE_LAYERS, sparse_layer
 from snip.engine.pace import losing_layers, timing_decides
 from snip.engine.proof import why_not
 from snip.masks import Masks
 from snip.tracing.forward import Traced, UntraceableError, trace_for_training
 from snip.tracing.reads import read_past_layers
-
-Ways = dict[str, str]
 
 
 class DenseError(Exception):

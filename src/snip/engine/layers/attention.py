@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from snip.engine.kernels.index import LinearIndex
-from snip.engine.layers.layouts import native
+from snip.engine.kernels.memory import readable
 from snip.engine.layers.packing import DENSE, SPARSE, PackedModule
 from snip.engine.layers.products import plain_product
 
@@ -122,7 +122,7 @@ class SparseAttention(PackedModule):
         return (
             fits
             and (between is None or between in pairs)
-            and all(map(native, (*given, self.in_proj_weight)))
+            and all(map(readable, (*given, self.in_proj_weight)))
         )
 
     def _in_torch(self, *args: Any) -> tuple[Tensor, Tensor | None]:

@@ -15,6 +15,7 @@ from snip.masks.holding import HELD, release
 
 # How a layer runs: by its surviving weights, by a dense Winograd kernel on blocks, or in torch.
 SPARSE, WINOGRAD, DENSE = WAYS = ("sparse", "winograd", "dense")
+Ways = dict[str, str]  # by layer name
 
 
 class Packed:
