@@ -91,7 +91,9 @@ MASKS = {
     "causal": {"attn_mask": CAUSAL, "is_causal": True},
     "causal, as booleans": {"attn_mask": CAUSAL.isinf()},
     "both": {"attn_mask": CAUSAL.isinf(), "key_padding_mask": PADDING, "is_causal": True},
-    "for each head": {"attn_mask": torch.randn(2 * BATCH, TOKENS, TOKENS)},
+    "for each head": {
+        "attn_mask": torch.linspace(-1, 1, 150).sin().view(2 * BATCH, TOKENS, TOKENS)
+    },
 }
 
 

@@ -16,6 +16,7 @@ from snip.anatomy.accelerated import Accelerated
 from snip.common.errors import InputError
 from snip.engine.fused.stages import straight_stages
 from snip.engine.fused.straight import Straight
+from snip.engine.layers.packing import PackedModule
 from snip.engine.recording import RECORDED, refuse_recording
 
 
@@ -38,6 +39,7 @@ class Conversion:
         self.first = ""  # the name of forward's first argument
         self.source, self.names = "", dict[str, Any]()  # what the source refers to
         self.straight: Straight | None = None  # if the network can run as one native call
+        self.packed = [m for m in root.modules() if isinstance(m, PackedModule)]
         if graph is not None:
             code = graph.python_code("self")
             self.source, self.names = code.src, dict(code.globals)
@@ -49,6 +51,8 @@ class Conversion:
     def forward(self, network: Any, kind: Any, args: Any, kwargs: Any) -> Any:
         """What a network of the user's class `kind` computes."""
         refuse_recording((*args, *kwargs.values()))
+        for layer in self.packed:
+            layer.take_back()
         x = self._lone_input(args, kwargs)
         if self.straight is not None and x is not None:
             made = self.straight.forward(network, x)
