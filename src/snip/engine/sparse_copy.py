@@ -44,7 +44,7 @@ class SparseCopies:
         self.traced: Traced | None = None
         self.remarks: tuple[str, ...] = ()  # what a user of the copies should know
         try:
-            self.traced = _traced(model, _lone_tensor(model, inputs))
+            self.traced = _traced(model, inputs)
         except Exception as error:  # what a user's forward may raise has no common kind
             self.remarks = (
                 f"{type(model).__name__} cannot be traced ({first_line(error)}): its layers "
@@ -92,8 +92,7 @@ class SparseCopies:
         conversion = Conversion(root)  # the user's own forward runs, over sparse layers
         if self.traced is not None:
             graph = Converter(self.traced, root).convert()
-            rank = self.traced.values[0].ndim
-            conversion = Conversion(root, graph, rank, self.traced.constants)
+            conversion = Conversion(root, graph, self.traced.values, self.traced.constants)
         fast = accelerated(root, conversion)
         fault = why_not(self.model, fast, self.inputs)
         if fault is not None:
@@ -174,21 +173,15 @@ def _parent(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _lone_tensor(model: nn.Module, inputs: Any) -> torch.Tensor | None:
-    """The one tensor that the model is called on; None of a call with other arguments."""
-    args, kwargs = arguments(model, inputs)
-    lone = args[0] if len(args) == 1 and not kwargs else None
-    return lone if isinstance(lone, torch.Tensor) else None
-
-
-def _traced(model: nn.Module, lone: torch.Tensor | None) -> Traced:
+def _traced(model: nn.Module, inputs: Any) -> Traced:
     """The network as a graph with the shape of every tensor.
 
     A converted graph does not call its modules one by one, so that hooks on them would be lost.
     """
-    if lone is None:
-        raise UntraceableError("it is called on more than one tensor")
+    args, kwargs = arguments(model, inputs)
+    if kwargs or not all(isinstance(x, torch.Tensor) and x.ndim for x in args):
+        raise UntraceableError("it is called on more than tensors of samples, by position")
     for name, module in model.named_modules():
         if module is not model and hooked(module):
             raise UntraceableError(f"hooks on {name} wait for its calls")
-    return trace_for_training(model, lone, leaf=lambda m: sparse_layer(m) is not None)
+    return trace_for_training(model, args, leaf=lambda m: sparse_layer(m) is not None)

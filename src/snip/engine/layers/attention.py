@@ -73,8 +73,9 @@ class SparseAttention(PackedModule):
             weights = weights.mean(dim=1) if average_attn_weights else weights
         else:
             made = F.scaled_dot_product_attention(q, k, v, bias, dropout, causal)
-        made = made.transpose(1, 2) if self.batch_first else made.permute(2, 0, 1, 3)
-        return self.out_proj(made.flatten(2)), weights
+        # As torch has it, positions come first in memory: dropout behind it draws in that order.
+        made = self.out_proj(made.permute(2, 0, 1, 3).flatten(2))
+        return made.transpose(0, 1) if self.batch_first else made, weights
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """Queries, keys and values; of one tensor or of two equal ones in a single product."""
