@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from snip.engine.kernels.index import LinearIndex
+from snip.engine.layers.optimizer_state import mark
 from snip.engine.recording import refuse_recording
 from snip.masks.holding import HELD, release
 
@@ -116,6 +117,7 @@ class PackedModule(nn.Module):
             return
         values = packed.pack(dense.detach()).clone()
         self.register_parameter(name, nn.Parameter(values, requires_grad=dense.requires_grad))
+        self._mark()
 
     def linear_index(self, name: str) -> LinearIndex:
         """Where the kernels find the weights of a matrix: prepared once."""
@@ -165,6 +167,15 @@ class PackedModule(nn.Module):
         self.take_back()
         # Indices hold addresses of this process, and are quickly prepared again.
         return {**vars(self), "indices": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._mark()  # a copied or loaded parameter has no attributes
+
+    def _mark(self) -> None:
+        for name, parameter in self._parameters.items():
+            if parameter is not None:
+                mark(parameter, self.packed[name].shape)
 
     # ---- state_dict, in the ordinary layer's names and shapes ----
 
