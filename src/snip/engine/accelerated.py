@@ -55,7 +55,8 @@ class Conversion:
         """What a network of the user's class `kind` computes."""
         refuse_recording((*args, *kwargs.values()))
         for layer in self.packed:
-            layer.take_back()
+            if layer.lent:  # asked here, as a call for each layer would cost more
+                layer.take_back()
         inputs = self._inputs(args, kwargs)
         if self.straight is not None and inputs is not None:
             made = self.straight.forward(network, *inputs)

@@ -61,6 +61,7 @@ class SparseCopies:
         root = self._root({})
         found = fastest_ways(self.traced, root, timings, training=self.model.training)
         timings.save()
+        # The graph does not show the layers inside torch's encoders, nor how attention is called.
         called = {str(n.target) for n in self.traced.graph.nodes if n.op == "call_module"}
         alone = [n for n in self.names if n not in called or _is_attention(root, n)]
         return found | self._losing(alone)
