@@ -1,5 +1,6 @@
 """What the timing of whole networks counts, and what a user is told about it."""
 
+import copy
 import math
 import warnings
 
@@ -113,6 +114,27 @@ def test_channels_last_is_timed_on_a_copy(monkeypatch):
     assert pace.channels_last_seconds(nn.Linear(2, 2), work_of) == math.inf
     already = model.to(memory_format=torch.channels_last)
     assert pace.channels_last_seconds(already, work_of) == math.inf
+
+
+class Views(nn.Module):
+    """Takes its own activations for contiguous, as many networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(2, 4, 3), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(self.conv(x).relu().view(len(x), -1))
+
+
+def test_a_network_that_does_not_run_in_channels_last_is_accelerated_all_the_same(monkeypatch):
+    model = Views()
+    snip.prune(model, batch(), sparsity=0.5)
+    with pytest.raises(RuntimeError, match="view"):
+        copy.deepcopy(model).to(memory_format=torch.channels_last)(batch()[0])
+    times = {"dense": 1.0, "sparse": 0.9}
+    monkeypatch.setattr("snip.engine.accelerate.step_seconds", lambda *_: times)
+    assert snip.accelerate(model, batch()) is not model
 
 
 def test_turns_end_with_the_time_or_with_their_number():

@@ -56,14 +56,17 @@ def step_seconds(dense: nn.Module, sparse: nn.Module, work_of: WorkOf) -> Second
 def channels_last_seconds(model: nn.Module, work_of: WorkOf) -> float:
     """The same of the model in torch's other memory format, which suits many convolutions.
 
-    Infinite if it has none over planes, or is in that format already.
+    Infinite if it has none over planes, is in that format already, or does not run in it.
     """
     weights = [layer.weight for layer in model.modules() if isinstance(layer, PLANES)]
     if all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights):
         return math.inf
-    last = copy_of(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     step_of_it = partial(_step, work_of=work_of)
-    return _best_of({DENSE: last}, step_of_it, SECONDS, MOST, "timing channels last")[DENSE]
+    try:
+        last = copy_of(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return _best_of({DENSE: last}, step_of_it, SECONDS, MOST, "timing channels last")[DENSE]
+    except Exception:  # such as of x.view(len(x), -1), which takes torch's usual format only
+        return math.inf
 
 
 def _best_of(
