@@ -19,14 +19,14 @@ def mark(parameter: nn.Parameter, whole: torch.Size) -> None:
     global _watching
     setattr(parameter, WHOLE, whole)
     if not _watching:  # once per process: one hook per optimiser would need a line of the user's
-        register_optimizer_step_pre_hook(_before_step)
+        register_optimizer_step_pre_hook(before_step)
         _watching = True
 
 
 _watching = False
 
 
-def _before_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+def before_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
     """Look at each state once: loading another one makes a new dict of it."""
     state = optimizer.state
     if vars(optimizer).get(CHECKED) is state:
