@@ -18,6 +18,7 @@ from snip.engine.layers.packing import PackedModule
 
 pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
 LABELS = torch.tensor([0, 1, 2, 1, 0])
+KEYWORDS = {"x": torch.ones(5, 6), "scale": torch.ones(5)}  # of Calls, which is not traced so
 
 
 @pytest.fixture(autouse=True)
@@ -209,7 +210,7 @@ def test_ways_that_are_given_are_not_timed(monkeypatch):
 
 @pytest.mark.parametrize(
     ("build", "batch"),
-    [(mlp, torch.randn(5, 6)), (lambda: masked(Calls()), (torch.randn(5, 6), torch.rand(5)))],
+    [(mlp, torch.randn(5, 6)), (lambda: masked(Calls()), KEYWORDS)],
 )
 def test_processes_that_train_together_do_not_decide_apart(monkeypatch, build, batch):
     timed_as(monkeypatch)
@@ -225,7 +226,7 @@ def test_layers_of_an_untraced_network_are_timed_once(monkeypatch):
     monkeypatch.setattr("snip.engine.sparse_copy.losing_layers", lambda *a: asked.append(a) or [])
     timed_as(monkeypatch, (1.0, 2.0))
     model = masked(Calls())
-    assert quietly(snip.accelerate, model, (torch.randn(5, 6), torch.rand(5))) is model
+    assert quietly(snip.accelerate, model, KEYWORDS) is model
     assert len(asked) == 1
 
 
@@ -235,7 +236,7 @@ def test_layers_of_an_untraced_network_are_timed_once(monkeypatch):
 def test_one_warning_says_how_a_network_runs(monkeypatch, sparse, sentence):
     timed_as(monkeypatch, (1.0, sparse))
     with pytest.warns(snip.SnipWarning) as caught:
-        snip.accelerate(masked(Calls()), (torch.randn(5, 6), torch.rand(5)))
+        snip.accelerate(masked(Calls()), KEYWORDS)
     assert len(caught) == 1
     assert str(caught[0].message).startswith(sentence)
     assert caught[0].filename == __file__
@@ -319,6 +320,7 @@ def test_a_wrapped_model_that_stays_dense_is_recorded_as_dense(monkeypatch):
 def test_layers_that_lose_run_dense_and_again_when_a_run_resumes(monkeypatch):
     model, batch = masked(Blocks()), (torch.randn(9, 2, 5, 6), torch.zeros(9).long())
     timed_as(monkeypatch, (1.0, 2.0), (1.0, 0.5))
+    monkeypatch.setattr("snip.engine.sparse_copy.fastest_ways", lambda *_, **__: {})
     monkeypatch.setattr("snip.engine.sparse_copy.losing_layers", lambda *_: ["rnn", "embed"])
     network, choice = choose(model, batch, "auto")
     assert choice.ways == {"rnn": "dense", "embed": "dense"}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count, islice
 
 Work = Callable[[], object]
 Clock = Callable[[], float]
+Turns = Callable[[Iterable[int]], Iterable[int]]
 
 
 def best_times(
@@ -14,29 +16,33 @@ def best_times(
     *,
     rounds: int,
     seconds: float = 0.0,
+    most: int | None = None,
     warmup: int = 1,
     setup: Work | None = None,
     burst: float = 0.0,
     clock: Clock = time.perf_counter,
+    shown: Turns = iter,
 ) -> dict[str, float]:
     """Seconds of the fastest turn of each way, after `warmup` turns that do not count.
 
-    There are at least `rounds` turns, and more until each way has had about `seconds`. `setup`
-    runs before each turn and is not timed. A turn repeats its work for at least `burst` seconds
-    and its mean counts: the steps of a training follow one another, and a single short step would
-    be timed with the caches that the other ways left behind. `clock` is what turns are timed by:
-    `time.thread_time` counts only this thread's work, where others share the machine.
+    There are at least `rounds` turns, and more until each way has had about `seconds`, but no more
+    than `most`. `shown` passes the turns on, as a progress bar does. `setup` runs before each turn
+    and is not timed. A turn repeats its work for at least `burst` seconds and its mean counts: the
+    steps of a training follow one another, and a single short step would be timed with the caches
+    that the other ways left behind. `clock` is what turns are timed by: `time.thread_time` counts
+    only this thread's work, where others share the machine.
     """
     best = dict.fromkeys(ways, float("inf"))
-    end, turn = time.perf_counter() + seconds * len(ways), 0
-    while turn < warmup + rounds or time.perf_counter() < end:
+    end = time.perf_counter() + seconds * len(ways)
+    for turn in shown(islice(count(), None if most is None else warmup + most)):
+        if turn >= warmup + rounds and time.perf_counter() >= end:
+            break
         for name, work in ways.items():
             if setup is not None:
                 setup()
             mean = _mean_time(work, burst, clock)
             if turn >= warmup:
                 best[name] = min(best[name], mean)
-        turn += 1
     return best
 
 

@@ -6,7 +6,7 @@ import copy
 import functools
 import importlib
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from snip.anatomy.accelerated import Accelerated
 from snip.common.errors import InputError
 from snip.engine.fused.stages import straight_stages
 from snip.engine.fused.straight import Straight
+from snip.engine.layers.packing import PackedModule
 from snip.engine.recording import RECORDED, refuse_recording
 
 
@@ -30,44 +31,56 @@ class Conversion:
         self,
         root: nn.Module,
         graph: fx.Graph | None = None,
-        rank: int = 0,
+        inputs: Sequence[torch.Tensor] = (),
         constants: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         self.constants = types.SimpleNamespace(**(constants or {}))  # the source reads them here
-        self.rank = rank  # of the inputs that the network was traced for
-        self.first = ""  # the name of forward's first argument
+        # Of each tensor that the network was traced for: the name of forward's argument, its rank,
+        # and whether it has as many samples as the first.
+        self.inputs: list[tuple[str, int, bool]] = []
         self.source, self.names = "", dict[str, Any]()  # what the source refers to
         self.straight: Straight | None = None  # if the network can run as one native call
+        self.packed = [m for m in root.modules() if isinstance(m, PackedModule)]
         if graph is not None:
             code = graph.python_code("self")
             self.source, self.names = code.src, dict(code.globals)
-            self.first = next(node.target for node in graph.nodes if node.op == "placeholder")
-            stages = straight_stages(graph, root)
-            self.straight = None if stages is None else Straight(stages, rank)
+            names = [str(node.target) for node in graph.nodes if node.op == "placeholder"]
+            for name, x in zip(names, inputs, strict=True):
+                self.inputs.append((name, x.ndim, len(x) == len(inputs[0])))
+            stages = straight_stages(graph, root) if len(inputs) == 1 else None
+            self.straight = None if stages is None else Straight(stages, inputs[0].ndim)
         self._compile()
 
     def forward(self, network: Any, kind: Any, args: Any, kwargs: Any) -> Any:
         """What a network of the user's class `kind` computes."""
         refuse_recording((*args, *kwargs.values()))
-        x = self._lone_input(args, kwargs)
-        if self.straight is not None and x is not None:
-            made = self.straight.forward(network, x)
+        for layer in self.packed:
+            if layer.lent:  # asked here, as a call for each layer would cost more
+                layer.take_back()
+        inputs = self._inputs(args, kwargs)
+        if self.straight is not None and inputs is not None:
+            made = self.straight.forward(network, *inputs)
             if made is not None:
                 return made
-        if self.run is None or x is None:
+        if self.run is None or inputs is None:
             return kind.forward(network, *args, **kwargs)
-        return self.run(network, x)
+        return self.run(network, *inputs)
 
-    def _lone_input(self, args: Any, kwargs: Any) -> torch.Tensor | None:
-        """The one tensor that the graph was made for; None of any other call.
+    def _inputs(self, args: Any, kwargs: Any) -> list[torch.Tensor] | None:
+        """The tensors that the graph was made for, in its order; None of any other call.
 
         Every other argument became part of the graph, at its default: a call that gives one goes
-        through the user's own forward.
+        through the user's own forward. So do tensors that are broadcast along the batch.
         """
-        x = args[0] if args else kwargs.get(self.first)
-        if len(args) + len(kwargs) != 1 or not isinstance(x, torch.Tensor):
+        if len(args) + len(kwargs) != len(self.inputs):
             return None
-        return x if x.ndim == self.rank and len(x) > 0 else None
+        given = [*args, *(kwargs.get(name) for name, _, _ in self.inputs[len(args) :])]
+        for x, (_, rank, together) in zip(given, self.inputs, strict=True):
+            if not isinstance(x, torch.Tensor) or x.ndim != rank or not len(x):
+                return None
+            if together and len(x) != len(given[0]):
+                return None
+        return given
 
     def _compile(self) -> None:
         names = dict(self.names)

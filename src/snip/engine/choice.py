@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -12,15 +11,16 @@ from torch import nn
 
 from snip.anatomy.undisturbed import restored_modes
 from snip.common.checks import check_kinds
-from snip.common.errors import InputError, SnipWarning, nearest
+from snip.common.errors import InputError, nearest, warn
 from snip.common.timing import Work
 from snip.engine.accelerate import sparse_or_dense
 from snip.engine.fused.straight import straight_of
 from snip.engine.kernels.straight import Gradients
+from snip.engine.layers.packing import DENSE, SPARSE
 from snip.engine.pace import step_of
 from snip.masks import held_masks
 
-ENGINES = ("auto", "sparse", "dense")
+ENGINES = ("auto", SPARSE, DENSE)
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -41,8 +41,8 @@ class Choice:
         """The inverse of `to_dict`; values of the wrong kind are refused."""
         choice = cls(data["engine"], data["ways"], data["step_seconds"])
         check_kinds(choice, "an engine's choice")
-        if choice.engine not in ("sparse", "dense"):
-            raise nearest("engine", choice.engine, ("sparse", "dense"))
+        if choice.engine not in (SPARSE, DENSE):
+            raise nearest("engine", choice.engine, (SPARSE, DENSE))
         return choice
 
 
@@ -50,25 +50,25 @@ def choose(model: nn.Module, batch: Batch, engine: str) -> tuple[nn.Module, Choi
     """The network to train with the engine asked for; `model` itself where that is dense."""
     if engine not in ENGINES:
         raise nearest("engine", engine, ENGINES)
-    if engine == "dense" or held_masks(model) is None:
-        return model, Choice("dense")
+    if engine == DENSE or held_masks(model) is None:
+        return model, Choice(DENSE)
     with restored_modes(model):
         model.train()
         auto = engine == "auto"
         found = sparse_or_dense(model, batch, timed=auto, work_of=partial(_step, batch=batch))
     if found.why and not found.seconds:  # of "auto" a slower engine is no surprise
-        warnings.warn(found.why, SnipWarning, stacklevel=2)
+        warn(found.why)
     for remark in found.remarks:
-        warnings.warn(remark, SnipWarning, stacklevel=2)
+        warn(remark)
     network = found.settled()
     if found.why:  # with what the user wrapped it in, such as torch.compile or DDP
-        return model, Choice("dense", found.ways, found.seconds)
-    return network, Choice("sparse", found.ways, found.seconds)
+        return model, Choice(DENSE, found.ways, found.seconds)
+    return network, Choice(SPARSE, found.ways, found.seconds)
 
 
 def choose_again(model: nn.Module, batch: Batch, choice: Choice) -> nn.Module:
     """The network of an earlier choice; InputError if a sparse one cannot be made here."""
-    if choice.engine == "dense":
+    if choice.engine == DENSE:
         return model
     found = sparse_or_dense(model, batch, ways=choice.ways, timed=False)
     if found.why:

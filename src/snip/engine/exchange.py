@@ -14,15 +14,19 @@ import torch
 from torch import nn
 
 from snip.anatomy.copying import copy_of
+from snip.engine.layers.encoder import SteppedEncoder, SteppedEncoderLayer
 from snip.engine.layers.norm import BlockNorm1d, BlockNorm2d
 from snip.engine.layers.packing import PackedModule
 from snip.masks import Masks
 from snip.masks.holding import PROVENANCE, hold
 
+Kinds = dict[type[nn.Module], type[nn.Module]]
 # The batch norms that run on the engine's layouts as well.
-NORMS: dict[type[nn.Module], type[nn.Module]] = {
-    nn.BatchNorm1d: BlockNorm1d,
-    nn.BatchNorm2d: BlockNorm2d,
+NORMS: Kinds = {nn.BatchNorm1d: BlockNorm1d, nn.BatchNorm2d: BlockNorm2d}
+# What takes a short cut past its layers, and a kind of it that does not, for sparse layers in it.
+ENCODERS: Kinds = {
+    nn.TransformerEncoderLayer: SteppedEncoderLayer,
+    nn.TransformerEncoder: SteppedEncoder,
 }
 
 
@@ -37,15 +41,19 @@ def with_sparse_layers(
     root = copy_of(model, memo)
     for twin in sparse.values():
         twin.own_settings(memo)
-    for ordinary, on_blocks in NORMS.items():
-        _change_class(root, ordinary, on_blocks)
+    for module in root.modules():
+        kinds = NORMS | ENCODERS if any(map(_is_sparse, module.modules())) else NORMS
+        module.__class__ = kinds.get(type(module), type(module))
     packed = _packed_masks(root)
     hold(root, {n: mask for n, mask in masks.items() if n not in packed}, masks.provenance)
     return root
 
 
 def with_ordinary_layers(root: nn.Module) -> nn.Module:
-    """A copy of `root` with ordinary layers, which hold the masks that were packed."""
+    """A copy of `root` with ordinary layers, which hold the masks that were packed.
+
+    Its norms and encoders are still of the engine's kinds.
+    """
     memo: dict[int, Any] = {}
     exchanged = []
     for module in root.modules():
@@ -60,19 +68,23 @@ def with_ordinary_layers(root: nn.Module) -> nn.Module:
     plain = copy_of(root, memo)
     for module, layer, parameters in exchanged:
         layer.__setstate__(copy.deepcopy(module.ordinary_state(parameters), memo))
-    for ordinary, on_blocks in NORMS.items():
-        for norm in _change_class(plain, on_blocks, ordinary):
-            vars(norm).pop("relu", None)
     hold(plain, _packed_masks(root), vars(root)[PROVENANCE])
     return plain
 
 
-def _change_class(root: nn.Module, old: type[nn.Module], new: type[nn.Module]) -> list[nn.Module]:
-    """Make modules of one class those of another that has the same attributes."""
-    found = [module for module in root.modules() if type(module) is old]
-    for module in found:
-        module.__class__ = new
-    return found
+def with_ordinary_kinds(root: nn.Module) -> nn.Module:
+    """`root` itself, whose norms and encoders are of torch's classes again."""
+    ordinary = {new: old for old, new in (NORMS | ENCODERS).items()}
+    for module in root.modules():
+        if type(module) in ordinary:
+            module.__class__ = ordinary[type(module)]
+            if isinstance(module, tuple(NORMS)):
+                vars(module).pop("relu", None)
+    return root
+
+
+def _is_sparse(module: nn.Module) -> bool:
+    return isinstance(module, PackedModule)
 
 
 def _replace(

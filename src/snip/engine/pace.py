@@ -7,19 +7,23 @@ How each layer of a traced network runs is timed before that, in `convert.ways`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from snip.anatomy.calling import arguments, call, copied, tensors_in
+from snip.anatomy.calling import Call, arguments, call, mapped, tensors_in
+from snip.anatomy.copying import copy_of
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.progress import track
 from snip.common.timing import Work, best_times
+from snip.engine.layers.packing import DENSE, SPARSE
+from snip.masks.holding import rezero
 
-SPARSE, DENSE = "sparse", "dense"
+PLANES = (nn.Conv2d, nn.ConvTranspose2d)
 NOISE = 1.02  # a network that is slower by less than this is not slower
 SECONDS, LAYER_SECONDS = 2.0, 0.05  # of timing for a whole network and for a layer, about
 FEWEST, FEW, MOST = 2, 6, 20  # turns that count, after one that prepares what the others find ready
@@ -41,35 +45,92 @@ def timing_decides() -> bool:
 
 
 def step_seconds(dense: nn.Module, sparse: nn.Module, work_of: WorkOf) -> Seconds:
-    """Best seconds of the work of each; weights, buffers and modes stay as they were."""
-    turns = track(range(1 + MOST), description="timing the network", total=1 + MOST)
-    return _best_of(turns, dense, sparse, work_of, SECONDS)
+    """Best seconds of a step of each; weights, buffers and modes stay as they were.
+
+    In training it includes the least that an optimiser does, and what it takes to hold masks.
+    """
+    networks = {DENSE: dense, SPARSE: sparse}
+    return _best_of(networks, partial(_step, work_of=work_of), SECONDS, MOST, "timing the network")
+
+
+def channels_last_seconds(model: nn.Module, work_of: WorkOf) -> float:
+    """The same of the model in torch's other memory format, which suits many convolutions.
+
+    Infinite if it has none over planes, is in that format already, or does not run in it.
+    """
+    weights = [layer.weight for layer in model.modules() if isinstance(layer, PLANES)]
+    if all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights):
+        return math.inf
+    step_of_it = partial(_step, work_of=work_of)
+    try:
+        last = copy_of(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return _best_of({DENSE: last}, step_of_it, SECONDS, MOST, "timing channels last")[DENSE]
+    except Exception:  # such as of x.view(len(x), -1), which takes torch's usual format only
+        return math.inf
 
 
 def _best_of(
-    turns: Iterable[int], dense: nn.Module, sparse: nn.Module, work_of: WorkOf, seconds: float
+    networks: Mapping[str, nn.Module], work_of: WorkOf, seconds: float, most: int, what: str = ""
 ) -> Seconds:
-    best, spent = {DENSE: math.inf, SPARSE: math.inf}, 0.0
-    with undisturbed(dense), undisturbed(sparse):
-        works = {DENSE: work_of(dense), SPARSE: work_of(sparse)}
-        for turn in turns:
-            found = best_times(works, rounds=1, warmup=0, burst=BURST)
-            spent += sum(found.values())
-            if turn > 0:
-                best = {name: min(best[name], found[name]) for name in works}
-            if turn >= FEWEST and spent > seconds:
-                break
-    return best
+    with ExitStack() as stack:
+        for network in networks.values():
+            stack.enter_context(undisturbed(network))
+        return best_times(
+            {name: work_of(network) for name, network in networks.items()},
+            rounds=FEWEST,
+            seconds=seconds / len(networks),
+            most=most,
+            burst=BURST,
+            shown=partial(track, description=what, total=1 + most) if what else iter,
+        )
 
 
-def step_of(inputs: Any, *, training: bool) -> WorkOf:
-    """The work of a network in its present mode: forward and backward, or forward alone."""
+def _step(network: nn.Module, work_of: WorkOf) -> Work:
+    """The work of a network, in training with the least that a step adds to it."""
+    work = work_of(network)
+    if not network.training:
+        return work
+    update = _update_of(network)
+
+    def step() -> None:
+        work()
+        update()
+
+    return step
+
+
+def _update_of(network: nn.Module) -> Work:
+    """Write each weight once, as any optimiser does at least, and hold the masks.
+
+    All weights are written to one place, which takes little memory and leaves them as they are.
+    Masks are held once here and twice in a step, but there in less time: by an index.
+    """
+    trained = [p for p in network.parameters() if p.requires_grad]
+    largest = max(trained, key=torch.numel, default=torch.zeros(0))
+    weights, gradients = torch.zeros_like(largest).flatten(), torch.zeros_like(largest).flatten()
+    pairs = [(weights[: p.numel()], gradients[: p.numel()]) for p in trained]
+
+    def update() -> None:
+        with torch.no_grad():
+            for weight, gradient in pairs:
+                weight.add_(gradient, alpha=-0.1)
+        rezero(network)
+
+    return update
+
+
+def step_of(inputs: Any, *, training: bool, keywords: Mapping[str, Any] | None = None) -> WorkOf:
+    """The work of a network in its present mode: forward and backward, or forward alone.
+
+    With `keywords`, it is called on just these and on all of `inputs`, by position.
+    """
 
     def work_of(network: nn.Module) -> Work:
-        args, kwargs = arguments(network, inputs)
+        args, kwargs = arguments(network, inputs) if keywords is None else (inputs, keywords)
         if not training:
             return torch.no_grad()(lambda: network(*args, **kwargs))
-        wanted = [t for t in (*network.parameters(), *tensors_in(inputs)) if t.requires_grad]
+        given = tensors_in((args, kwargs))
+        wanted = [t for t in (*network.parameters(), *given) if t.requires_grad]
         return torch.enable_grad()(lambda: _backward(network(*args, **kwargs), wanted))
 
     return work_of
@@ -80,10 +141,11 @@ def losing_layers(dense: nn.Module, sparse: nn.Module, names: list[str], inputs:
     given = _given(dense, names, inputs)
     losing = []
     for name in track(list(given), description="timing layers", total=len(given)):
-        work_of = step_of(given.pop(name), training=dense.training)
-        layers = dense.get_submodule(name), sparse.get_submodule(name)
+        args, kwargs = given.pop(name)
+        work_of = step_of(args, keywords=kwargs, training=dense.training)
+        layers = {DENSE: dense.get_submodule(name), SPARSE: sparse.get_submodule(name)}
         try:
-            loses = is_slower(_best_of(range(1 + FEW), *layers, work_of, LAYER_SECONDS))
+            loses = is_slower(_best_of(layers, work_of, LAYER_SECONDS, FEW))
         except Exception:  # it does not take what it is given here
             loses = True
         if loses:
@@ -91,22 +153,34 @@ def losing_layers(dense: nn.Module, sparse: nn.Module, names: list[str], inputs:
     return losing
 
 
-def _given(model: nn.Module, names: list[str], inputs: Any) -> dict[str, tuple[Any, ...]]:
-    """What each layer is called with first, by position, with gradients where they are needed."""
-    given: dict[str, tuple[Any, ...]] = {}
+def _given(model: nn.Module, names: list[str], inputs: Any) -> dict[str, Call]:
+    """What each layer is called with first, with gradients where they are needed."""
+    given: dict[str, Call] = {}
     with undisturbed(model), torch.set_grad_enabled(model.training), ExitStack() as stack:
         for name in names:
 
-            def note(_layer: nn.Module, args: Any, name: str = name) -> None:
-                if name not in given:
-                    given[name] = copied(args)
-                    for new, old in zip(tensors_in(given[name]), tensors_in(args), strict=True):
-                        new.requires_grad_(old.requires_grad)
+            def note(_layer: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
+                given.setdefault(name, _leaves((args, kwargs)))
 
-            hook = model.get_submodule(name).register_forward_pre_hook(note)
+            hook = model.get_submodule(name).register_forward_pre_hook(note, with_kwargs=True)
             stack.callback(hook.remove)
         call(model, inputs)
-    return {name: args for name, args in given.items() if args}
+    return given
+
+
+def _leaves(value: Any) -> Any:
+    """A structure with copies of its tensors that belong to no graph.
+
+    What is one tensor in it stays one: attention asks whether its queries are its keys.
+    """
+    made: dict[torch.Tensor, torch.Tensor] = {}
+
+    def leaf(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor not in made:
+            made[tensor] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return made[tensor]
+
+    return mapped(value, leaf)
 
 
 def _backward(outputs: Any, wanted: list[torch.Tensor]) -> None:

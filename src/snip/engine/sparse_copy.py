@@ -17,15 +17,14 @@ from snip.engine.convert.converter import Converter
 from snip.engine.convert.timings import Timings
 from snip.engine.convert.ways import fastest_ways
 from snip.engine.exchange import with_sparse_layers
-from snip.engine.layers.packing import DENSE, SPARSE, WAYS, PackedModule
-from snip.engine.layers.table import SPARSE_LAYERS, sparse_layer
+from snip.engine.layers.attention import SparseAttention
+from snip.engine.layers.packing import DENSE, SPARSE, WAYS, PackedModule, Ways
+from snip.engine.layers.table import OUTPUT_PROJECTION, SPARSE_LAYERS, sparse_layer
 from snip.engine.pace import losing_layers, timing_decides
 from snip.engine.proof import why_not
 from snip.masks import Masks
 from snip.tracing.forward import Traced, UntraceableError, trace_for_training
 from snip.tracing.reads import read_past_layers
-
-Ways = dict[str, str]
 
 
 class DenseError(Exception):
@@ -45,7 +44,7 @@ class SparseCopies:
         self.traced: Traced | None = None
         self.remarks: tuple[str, ...] = ()  # what a user of the copies should know
         try:
-            self.traced = _traced(model, _lone_tensor(model, inputs))
+            self.traced = _traced(model, inputs)
         except Exception as error:  # what a user's forward may raise has no common kind
             self.remarks = (
                 f"{type(model).__name__} cannot be traced ({first_line(error)}): its layers "
@@ -62,7 +61,10 @@ class SparseCopies:
         root = self._root({})
         found = fastest_ways(self.traced, root, timings, training=self.model.training)
         timings.save()
-        return found
+        # The graph does not show the layers inside torch's encoders, nor how attention is called.
+        called = {str(n.target) for n in self.traced.graph.nodes if n.op == "call_module"}
+        alone = [n for n in self.names if n not in called or _is_attention(root, n)]
+        return found | self._losing(alone)
 
     def without_losing(self, ways: Ways) -> Ways:
         """These ways, with layers dense that are slower sparse, or fail, between plain tensors.
@@ -70,8 +72,15 @@ class SparseCopies:
         They stay as they are if no sparse layer would be left.
         """
         sparse = [name for name in self.names if ways.get(name) != DENSE]
-        losing = losing_layers(self.model, self._root({}), sparse, self.inputs)
-        return ways if len(losing) == len(sparse) else ways | dict.fromkeys(losing, DENSE)
+        losing = self._losing(sparse)
+        return ways if len(losing) == len(sparse) else ways | losing
+
+    def _losing(self, names: list[str]) -> Ways:
+        """Those of the layers that are slower sparse, or fail, with all that is inside them."""
+        if not names:
+            return {}
+        losing = losing_layers(self.model, self._root({}), names, self.inputs)
+        return {name: DENSE for name in names if name in losing or _parent(name) in losing}
 
     def copy(self, ways: Mapping[str, str]) -> nn.Module:
         """The accelerated network; DenseError if it would not do the same as the model."""
@@ -84,8 +93,7 @@ class SparseCopies:
         conversion = Conversion(root)  # the user's own forward runs, over sparse layers
         if self.traced is not None:
             graph = Converter(self.traced, root).convert()
-            rank = self.traced.values[0].ndim
-            conversion = Conversion(root, graph, rank, self.traced.constants)
+            conversion = Conversion(root, graph, self.traced.values, self.traced.constants)
         fast = accelerated(root, conversion)
         fault = why_not(self.model, fast, self.inputs)
         if fault is not None:
@@ -127,6 +135,9 @@ def _sparse_names(model: nn.Module, masks: Masks, inputs: Any) -> list[str]:
     needed_whole = _tied(model) | _read_by_torch(model)
     needed_whole |= read_past_layers(model, found.values(), inputs)
     names = [n for n, layer in found.items() if needed_whole.isdisjoint(layer.parameters())]
+    # Of these torch's own attention reads the weights, and only a sparse one calls them.
+    outputs = {name for name, layer in found.items() if type(layer) is OUTPUT_PROJECTION}
+    names = [name for name in names if name not in outputs or _parent(name) in names]
     if not names:
         kinds = ", ".join(kind.__name__ for kind in SPARSE_LAYERS)
         raise DenseError(
@@ -134,6 +145,10 @@ def _sparse_names(model: nn.Module, masks: Masks, inputs: Any) -> list[str]:
             f"{kinds} inside a network, with weights of their own"
         )
     return names
+
+
+def _is_attention(root: nn.Module, name: str) -> bool:
+    return isinstance(root.get_submodule(name), SparseAttention)
 
 
 def _tied(model: nn.Module) -> set[torch.Tensor]:
@@ -146,26 +161,28 @@ def _tied(model: nn.Module) -> set[torch.Tensor]:
 
 
 def _read_by_torch(model: nn.Module) -> set[torch.Tensor]:
-    """Parameters that torch reads past their layers: its fast way through a transformer layer."""
-    layers = [m for m in model.modules() if isinstance(m, nn.TransformerEncoderLayer)]
-    return {parameter for layer in layers for parameter in layer.parameters()}
+    """Parameters that torch reads past their layers: its short cut through a transformer layer.
+
+    Torch's own class is exchanged for one without it, which a user's cannot be.
+    """
+    kinds = nn.TransformerEncoderLayer, nn.TransformerEncoder
+    users = [m for m in model.modules() if isinstance(m, kinds) and type(m) not in kinds]
+    return {parameter for module in users for parameter in module.parameters()}
 
 
-def _lone_tensor(model: nn.Module, inputs: Any) -> torch.Tensor | None:
-    """The one tensor that the model is called on; None of a call with other arguments."""
-    args, kwargs = arguments(model, inputs)
-    lone = args[0] if len(args) == 1 and not kwargs else None
-    return lone if isinstance(lone, torch.Tensor) else None
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
-def _traced(model: nn.Module, lone: torch.Tensor | None) -> Traced:
+def _traced(model: nn.Module, inputs: Any) -> Traced:
     """The network as a graph with the shape of every tensor.
 
     A converted graph does not call its modules one by one, so that hooks on them would be lost.
     """
-    if lone is None:
-        raise UntraceableError("it is called on more than one tensor")
+    args, kwargs = arguments(model, inputs)
+    if kwargs or not all(isinstance(x, torch.Tensor) and x.ndim for x in args):
+        raise UntraceableError("it is called on more than tensors of samples, by position")
     for name, module in model.named_modules():
         if module is not model and hooked(module):
             raise UntraceableError(f"hooks on {name} wait for its calls")
-    return trace_for_training(model, lone, leaf=lambda m: sparse_layer(m) is not None)
+    return trace_for_training(model, args, leaf=lambda m: sparse_layer(m) is not None)

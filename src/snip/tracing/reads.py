@@ -26,7 +26,8 @@ def read_past_layers(
 ) -> set[torch.Tensor]:
     """Parameters of `layers` that the model reads outside of their forward, in either mode.
 
-    Such as a weight that is also multiplied with elsewhere: it must keep its ordinary shape.
+    Such as a weight that is also multiplied with elsewhere: it must keep its ordinary shape. What a
+    layer inside another of the layers has may be read by either.
     """
     watch = _Watch(layers)
     for training in (True, False):
@@ -42,8 +43,9 @@ class _Watch(TorchFunctionMode):
     def __init__(self, layers: Iterable[nn.Module]) -> None:
         super().__init__()
         self.found: set[torch.Tensor] = set()
+        # The outermost layer counts, which comes first.
         self._owners: dict[torch.Tensor, nn.Module] = {
-            p: layer for layer in layers for p in layer.parameters(recurse=False)
+            p: layer for layer in reversed(list(layers)) for p in layer.parameters()
         }
         self._running: Counter[nn.Module] = Counter()
         self._hooks = ExitStack()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,16 +12,9 @@ from torch import fx, nn
 
 from snip.anatomy.accelerated import CONSTANTS
 from snip.engine.convert.joining import drop_unused, join_chains, join_norms, join_steps
+from snip.engine.convert.new_graph import NewGraph, Value, shape_of
 from snip.engine.layers.conv import SparseConvolution
-from snip.engine.layers.layouts import (
-    batch_size,
-    flatten_blocks,
-    from_blocks,
-    from_columns,
-    from_lines,
-    to_blocks,
-    to_columns,
-)
+from snip.engine.layers.layouts import BLOCKS, COLUMNS, PLAIN, flatten_blocks
 from snip.engine.layers.linear import SparseLinear
 from snip.engine.layers.norm import BlockNorm
 from snip.engine.layers.packing import DENSE
@@ -44,37 +36,13 @@ from snip.tracing.forward import Traced, called
 from snip.tracing.kinds import Kind
 from snip.tracing.operations import Operation, operation
 
-PLAIN, BLOCKS, COLUMNS = "plain", "blocks", "columns"
-
-
-@dataclass
-class Value:
-    """What the new graph has for one node of the old.
-
-    A node per layout needed so far, and the node of its batch size.
-    """
-
-    forms: dict[str, fx.Node] = field(default_factory=dict)
-    batch: fx.Node | None = None
-
-    @property
-    def form(self) -> str:
-        """The layout it was made in."""
-        return next(iter(self.forms), PLAIN)
-
-    @property
-    def made(self) -> fx.Node:
-        """The node that made it, in that layout."""
-        return self.forms[self.form]
-
 
 class Converter:
     """Walks the old graph once and writes the new one, with conversions only where needed."""
 
     def __init__(self, traced: Traced, root: nn.Module) -> None:
         self.old, self.constants, self.root = traced.graph, traced.constants, root
-        self.graph = fx.Graph()
-        self.values: dict[fx.Node, Value] = {}
+        self.new = NewGraph()
         self.calls = Counter(n.target for n in self.old.nodes if n.op == "call_module")
         self.rules: dict[Kind, Callable[..., Value | None]] = {
             Kind.RECTIFIER: self._pointwise,
@@ -92,32 +60,32 @@ class Converter:
     def convert(self) -> fx.Graph:
         """The graph of the new network, over the modules of `root`."""
         for node in self.old.nodes:
-            if node not in self.values:  # a ReLU may have been taken into the layer before it
-                self.values[node] = self._convert(node)
-        join_chains(self.graph)
-        join_norms(self.graph, self.root)
-        join_steps(self.graph, self.root)
-        drop_unused(self.graph)
-        self.graph.lint()
-        return self.graph
+            if node not in self.new.values:  # a ReLU may have been taken into the layer before it
+                self.new.values[node] = self._convert(node)
+        join_chains(self.new.graph)
+        join_norms(self.new.graph, self.root)
+        join_steps(self.new.graph, self.root)
+        drop_unused(self.new.graph)
+        self.new.graph.lint()
+        return self.new.graph
 
     def _convert(self, node: fx.Node) -> Value:
         module = called(node, self.root)
         first = node.args[0] if node.args else None
-        rank = len(self._shape(first))
+        rank = len(shape_of(first))
         if isinstance(module, SparseConvolution) and module.way != DENSE:
             alone = len(node.args) == 1 and not node.kwargs  # no size asked of a transposed one
             if rank == module.POSITIONS + 2 and alone:
                 return self._layer(node, module, BLOCKS)
         if isinstance(module, SparseLinear) and rank == 2:
             return self._layer(node, module, COLUMNS)
-        value = self.values[first] if isinstance(first, fx.Node) else Value()
+        value = self.new.values[first] if isinstance(first, fx.Node) else Value()
         if isinstance(module, BlockNorm) and value.form == BLOCKS:
             return self._layer(node, module, BLOCKS)
         known = self._operation(node)
         if known.kind is Kind.CONCATENATE:
             return self._concatenate(node) or self._plain(node)
-        converted = any(self.values[given].form != PLAIN for given in node.all_input_nodes)
+        converted = any(self.new.values[given].form != PLAIN for given in node.all_input_nodes)
         if not value.forms or not converted or not known.on_layouts:
             return self._plain(node)
         return self.rules[known.kind](node, module, value) or self._plain(node)
@@ -129,15 +97,15 @@ class Converter:
 
         A ReLU that alone reads the result is computed in the same call.
         """
-        x = self._as(node.args[0], form)
-        batch = self.values[node.args[0]].batch  # type: ignore[index]
+        x = self.new.as_form(node.args[0], form)
+        batch = self.new.values[node.args[0]].batch  # type: ignore[index]
         follower = self._lone_relu(node)
         module.relu = follower is not None
-        owner = self.graph.get_attr(str(node.target))
+        owner = self.new.graph.get_attr(str(node.target))
         args = (owner, x, batch) if form == BLOCKS else (owner, x)
-        made = Value({form: self.graph.call_method(f"on_{form}", args)}, batch)
+        made = Value({form: self.new.graph.call_method(f"on_{form}", args)}, batch)
         if follower is not None:
-            self.values[follower] = made
+            self.new.values[follower] = made
         return made
 
     def _pointwise(self, node: fx.Node, module: Any, value: Value) -> Value | None:
@@ -145,9 +113,11 @@ class Converter:
         if node.all_input_nodes != [node.args[0]]:  # bounds given as tensors
             return None
         if self._operation(node).name == "relu":
-            return self._made(value.form, F.relu, value.made, batch=value.batch)
-        x = self._function(torch.clone, value.made) if writes_in_place(node, module) else value.made
-        return Value({value.form: self._copy(node, lambda _: x)}, value.batch)
+            return self.new.made(value.form, F.relu, value.made, batch=value.batch)
+        x = value.made
+        if writes_in_place(node, module):
+            x = self.new.function(torch.clone, x)
+        return Value({value.form: self.new.copy(node, lambda _: x)}, value.batch)
 
     def _of_two(self, node: fx.Node, module: Any, value: Value) -> Value | None:
         if len(node.args) != 2 or node.kwargs:  # alpha
@@ -159,24 +129,24 @@ class Converter:
             return None
         if value.form == PLAIN and writes_in_place(node, module):
             return None  # the network's own input, which its caller sees overwritten
-        form = next(v.form for v in (self.values[one], self.values[two]) if v.form != PLAIN)
-        parts = self._as(one, form), self._as(two, form)
+        form = next(v.form for v in (self.new.values[one], self.new.values[two]) if v.form != PLAIN)
+        parts = self.new.as_form(one, form), self.new.as_form(two, form)
         function = getattr(torch, self._operation(node).name)
-        return self._made(form, function, *parts, batch=self.values[one].batch)
+        return self.new.made(form, function, *parts, batch=self.new.values[one].batch)
 
     def _concatenate(self, node: fx.Node) -> Value | None:
         """Channels side by side, which blocks have in the same dimension as plain tensors."""
         parts, dim = node.args[0], given(node, 1, "dim", 0)
         if not isinstance(parts, (list, tuple)) or not all(isinstance(p, fx.Node) for p in parts):
             return None
-        values = [self.values[part] for part in parts]  # type: ignore[index]
-        sizes = [(self._shape(part)[:1], part.meta.get("doubled", ())[:1]) for part in parts]  # type: ignore[union-attr]
-        ranks = {len(self._shape(part)) for part in parts}
+        values = [self.new.values[part] for part in parts]  # type: ignore[index]
+        sizes = [(shape_of(part)[:1], part.meta.get("doubled", ())[:1]) for part in parts]  # type: ignore[union-attr]
+        ranks = {len(shape_of(part)) for part in parts}
         alike = ranks in ({3}, {4}) and all(size == sizes[0] for size in sizes)
         if dim != 1 or not alike or BLOCKS not in (value.form for value in values):
             return None
-        blocks = [self._as(part, BLOCKS) for part in parts]
-        return self._made(BLOCKS, torch.cat, blocks, 1, batch=values[0].batch)
+        blocks = [self.new.as_form(part, BLOCKS) for part in parts]
+        return self.new.made(BLOCKS, torch.cat, blocks, 1, batch=values[0].batch)
 
     def _max_pool(self, node: fx.Node, module: Any, value: Value) -> Value | None:
         settings = pool_settings(node, module)
@@ -185,7 +155,7 @@ class Converter:
         if self._operation(node).dimensions == 1:
             settings = lines_settings(*settings)
         args = (value.made, value.batch, *settings)
-        return self._made(BLOCKS, max_pool_on_blocks, *args, batch=value.batch)
+        return self.new.made(BLOCKS, max_pool_on_blocks, *args, batch=value.batch)
 
     def _flatten(self, node: fx.Node, module: Any, value: Value) -> Value | None:
         if not self._flattens_rows(node):
@@ -193,63 +163,33 @@ class Converter:
         if value.form == COLUMNS:
             return value
         args = value.made, value.batch
-        return self._made(COLUMNS, flatten_blocks, *args, batch=value.batch)
+        return self.new.made(COLUMNS, flatten_blocks, *args, batch=value.batch)
 
     def _mean(self, node: fx.Node, module: Any, value: Value) -> Value | None:
         """A mean over planes. A pooled 1x1 plane that only a flatten reads is columns already."""
         if self._operation(node).kind is Kind.MEAN:
-            applies = averages_planes(node) and len(self._shape(node.args[0])) == 4
+            applies = averages_planes(node) and len(shape_of(node.args[0])) == 4
         else:
             lone = setting(node, module, 1, "output_size") in (1, (1,), [1], (1, 1), [1, 1])
             applies = lone and all(map(self._flattens_rows, node.users))
         if value.form != BLOCKS or not applies:
             return None
         args = value.made, value.batch
-        return self._made(COLUMNS, mean_on_blocks, *args, batch=value.batch)
+        return self.new.made(COLUMNS, mean_on_blocks, *args, batch=value.batch)
 
     def _pad(self, node: fx.Node, module: Any, value: Value) -> Value | None:
-        if value.form != BLOCKS or len(self._shape(node.args[0])) != 4:
+        if value.form != BLOCKS or len(shape_of(node.args[0])) != 4:
             return None
         args = (value.made, *module.padding)
-        return self._made(BLOCKS, pad_on_blocks, *args, batch=value.batch)
+        return self.new.made(BLOCKS, pad_on_blocks, *args, batch=value.batch)
 
     def _plain(self, node: fx.Node) -> Value:
         """Anything else: as it was, on plain tensors."""
         if node.op == "get_attr" and node.target in self.constants:
-            return Value({PLAIN: self.graph.get_attr(f"{CONSTANTS}.{node.target}")})
-        made = self._copy(node, lambda old: self._as(old, PLAIN))
-        made.meta["shape"] = self._shape(node)
+            return Value({PLAIN: self.new.graph.get_attr(f"{CONSTANTS}.{node.target}")})
+        made = self.new.copy(node, lambda old: self.new.as_form(old, PLAIN))
+        made.meta["shape"] = shape_of(node)
         return Value({PLAIN: made})
-
-    # ---- layouts ----
-
-    def _as(self, node: Any, form: str) -> fx.Node:
-        """The new node of `node` in a layout; converted at most once."""
-        value = self.values[node]
-        if form not in value.forms:
-            if value.form == PLAIN:
-                to_form = to_blocks if form == BLOCKS else to_columns
-                value.batch = self._function(batch_size, value.made)
-                value.forms[form] = self._function(to_form, value.made)
-            elif value.form == BLOCKS:
-                back = from_lines if len(self._shape(node)) == 3 else from_blocks
-                value.forms[form] = self._function(back, value.made, value.batch)
-            else:
-                value.forms[form] = self._function(from_columns, value.made)
-        return value.forms[form]
-
-    def _made(
-        self, form: str, function: Callable[..., Any], *args: Any, batch: fx.Node | None
-    ) -> Value:
-        return Value({form: self._function(function, *args)}, batch)
-
-    def _function(self, target: Callable[..., Any], *args: Any) -> fx.Node:
-        return self.graph.call_function(target, args)
-
-    def _copy(self, node: fx.Node, argument: Callable[[fx.Node], fx.Node]) -> fx.Node:
-        made = self.graph.node_copy(node, argument)
-        made.meta = {}  # the shape there is that of a plain tensor
-        return made
 
     # ---- the old graph ----
 
@@ -260,13 +200,13 @@ class Converter:
     def _flattens_rows(self, node: fx.Node) -> bool:
         """Whether a node makes one row of each element of the batch."""
         is_flatten = self._operation(node).kind is Kind.FLATTEN
-        rank = len(self._shape(node.args[0]))
+        rank = len(shape_of(node.args[0]))
         return is_flatten and flattens_rows(node, called(node, self.root), rank)
 
     def _same_batch(self, one: fx.Node, two: fx.Node) -> bool:
         """Whether two tensors have one shape at any batch size: as given, and at twice that."""
         twice = one.meta.get("doubled")
-        return self._shape(one) == self._shape(two) and twice == two.meta.get("doubled", ())
+        return shape_of(one) == shape_of(two) and twice == two.meta.get("doubled", ())
 
     def _lone_relu(self, node: fx.Node) -> fx.Node | None:
         """The ReLU behind a layer that nothing else reads, to be computed with it.
@@ -277,6 +217,3 @@ class Converter:
             return None
         (user,) = node.users
         return user if self._operation(user).name == "relu" else None
-
-    def _shape(self, node: Any) -> tuple[int, ...]:
-        return tuple(node.meta.get("shape", ())) if isinstance(node, fx.Node) else ()

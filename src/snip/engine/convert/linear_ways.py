@@ -8,6 +8,7 @@ from functools import partial
 
 from snip.engine.convert.timings import Timings
 from snip.engine.convert.trials import dense_wins
+from snip.engine.layers.layouts import COLUMNS
 from snip.engine.layers.linear import PlainLinear, SparseLinear
 from snip.engine.layers.packing import DENSE, SPARSE
 
@@ -31,7 +32,7 @@ def dense_linear_wins(
         if kept * 20 < total or kept < FEW:
             return False
         ways = {DENSE: layer.as_matrix, SPARSE: layer.on_columns}
-        return timed(ways, (shape[1], shape[0]), layout="columns")
+        return timed(ways, (shape[1], shape[0]), layout=COLUMNS)
     work = math.prod(shape[:-1]) * total
     if not kept or not work or (kept <= SPARSE_ENOUGH * total and work >= PLENTY):
         return False

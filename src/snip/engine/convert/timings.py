@@ -11,9 +11,8 @@ from snip.common.cache import cache_folder
 from snip.common.checks import fits
 from snip.common.errors import FileError
 from snip.common.files import read_json, write_text
+from snip.common.timing import Work
 from snip.common.version import __version__
-
-Work = Callable[[], object]
 
 
 class Timings:

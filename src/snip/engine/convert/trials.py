@@ -11,6 +11,7 @@ from torch import nn
 from snip.common.timing import best_time
 from snip.engine.convert.timings import Timings
 from snip.engine.kernels.library import instruction_set
+from snip.engine.layers.layouts import PLAIN
 from snip.engine.layers.packing import DENSE, SPARSE, PackedModule
 
 ROUNDS = 3
@@ -46,7 +47,7 @@ def dense_wins(
     *,
     first: bool,
     training: bool,
-    layout: str = "plain",
+    layout: str = PLAIN,
 ) -> bool:
     """Whether the dense one of two ways takes less time than the sparse one on inputs of a shape.
 

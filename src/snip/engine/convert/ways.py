@@ -3,7 +3,7 @@
 Most layers run "sparse". One that is hardly sparse may be faster by "winograd", a dense kernel on
 blocks, or "dense", in torch itself; but torch takes plain tensors, and each change of layout costs
 a pass over memory. The cheapest assignment of all layers together is a minimum cut between those
-that take blocks and those that take plain tensors.
+that take blocks and those that take plain tensors, its two ends.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from snip.engine.convert.linear_ways import dense_linear_wins
 from snip.engine.convert.timings import Timings
 from snip.engine.convert.trials import best, dense_wins, machine, round_of, run_as, setting
 from snip.engine.layers.conv import SparseConvolution
-from snip.engine.layers.layouts import from_blocks, to_blocks
+from snip.engine.layers.layouts import BLOCKS, PLAIN, from_blocks, to_blocks
 from snip.engine.layers.linear import PlainLinear
 from snip.engine.layers.norm import BlockNorm
-from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD, PackedModule
+from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD, PackedModule, Ways
 from snip.engine.layers.recurrent import SparseRecurrent
 from snip.engine.layers.volume import SparseConv3d
 from snip.tracing.forward import Traced, called
@@ -35,8 +35,6 @@ from snip.tracing.operations import operation
 # Below this much work (multiply-adds, about a millisecond) timing costs more than it saves, and
 # converting would break a straight network in two.
 LITTLE = 1 << 26
-BLOCKS, PLAIN = "blocks", "plain"  # the two ends of the cut
-Ways = dict[str, str]
 
 
 def fastest_ways(traced: Traced, root: nn.Module, timings: Timings, *, training: bool) -> Ways:

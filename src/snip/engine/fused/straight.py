@@ -14,7 +14,7 @@ from snip.engine.fused.program import Program
 from snip.engine.fused.stages import Stage
 from snip.engine.kernels.library import vector_floats
 from snip.engine.kernels.memory import readable
-from snip.engine.layers.layouts import FEW_IMAGES, native
+from snip.engine.layers.layouts import FEW_IMAGES
 
 LINEAR_LANES = 64  # at most: the sums of linear layers then leave some vector registers free
 MOST_PROGRAMS = 16  # shapes of batches whose program is kept
@@ -55,7 +55,7 @@ class Straight:
         return self._takes(images) and labels.shape == images.shape[:1]
 
     def _takes(self, x: Any) -> bool:
-        return isinstance(x, torch.Tensor) and x.ndim == self.rank and len(x) > 0 and native(x)
+        return isinstance(x, torch.Tensor) and x.ndim == self.rank and len(x) > 0 and readable(x)
 
     def _program(self, root: nn.Module, shape: torch.Size, *, training: bool) -> Program | None:
         """The program for inputs of this shape, prepared once; None if the layers do not fit it."""

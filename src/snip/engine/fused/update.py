@@ -14,6 +14,7 @@ from snip.common.errors import InputError
 from snip.engine.fused.program import Program
 from snip.engine.kernels.memory import memory_of, pointer
 from snip.engine.kernels.straight import ParameterStruct, sgd_update
+from snip.engine.layers.optimizer_state import before_step
 from snip.masks.holding import after_step
 
 
@@ -48,7 +49,8 @@ class Update:
             return False
         if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
             return False
-        if _global_optimizer_pre_hooks or set(_global_optimizer_post_hooks.values()) - {after_step}:
+        hooks = {*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values()}
+        if hooks - {before_step, after_step}:
             return False
         return all(
             not (group["dampening"] or group["maximize"] or group["differentiable"])

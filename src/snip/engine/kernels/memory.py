@@ -64,6 +64,7 @@ def pointer(
 def readable(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
     """Whether a kernel may read this tensor's memory as numbers of this type.
 
+    Layers compute with any other tensor in torch, slowly.
     A tensor can say that it is on the CPU and have no memory there (those of torch's
     FakeTensorMode), and a negated view has the opposite numbers in its memory.
     """

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 
 from snip.engine.kernels.conv import ConvIndex
 from snip.engine.kernels.conversions import LANES
+from snip.engine.kernels.memory import readable
 from snip.engine.kernels.winograd import WinogradShape
-from snip.engine.layers.layouts import Pair, from_blocks, from_lines, native, to_blocks
+from snip.engine.layers.layouts import Pair, from_blocks, from_lines, to_blocks
 from snip.engine.layers.packing import DENSE, SPARSE, WAYS, WINOGRAD, PackedModule
 from snip.engine.layers.products import After, ConvProduct, SparseProducts, WinogradProducts
 
@@ -69,7 +70,7 @@ class PackedConvolution(PackedModule):
 
         Plain activations and blocks both have their channels in the second dimension.
         """
-        known = len(positions) == self.POSITIONS and native(x) and native(self.weight)
+        known = len(positions) == self.POSITIONS and readable(x) and readable(self.weight)
         return known and x.shape[1] == self.in_channels and min(self._made(positions)) > 0
 
     def _made(self, positions: Sequence[int]) -> list[int]:

@@ -25,6 +25,7 @@ from snip.engine.kernels.conversions import (
 )
 from snip.engine.kernels.memory import readable
 
+PLAIN, BLOCKS, COLUMNS = "plain", "blocks", "columns"
 Pair = tuple[int, int]
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -51,18 +52,13 @@ def lanes_for(batch: int) -> int:
     return 1 if batch < FEW_IMAGES and not torch.is_grad_enabled() else LANES
 
 
-def native(x: torch.Tensor) -> bool:
-    """Whether the kernels take this tensor; torch computes with any other, slowly."""
-    return readable(x)
-
-
 def to_blocks(x: torch.Tensor) -> torch.Tensor:
     """[N, C, H, W] -> blocks; lines [N, C, L] are planes of height one."""
     x = x.resolve_neg()
     x = x[:, :, None] if x.ndim == 3 else x
     if lanes_for(len(x)) == 1:
         return x.contiguous()[..., None]
-    if native(x):
+    if readable(x):
         batch = len(x)  # not in the lambda, which would keep x alive until the backward pass
         return _Convert.apply(x, rows_to_blocks, lambda dy: _to_rows(dy, batch))
     padded = F.pad(x, (0, 0, 0, 0, 0, 0, 0, -len(x) % LANES))
@@ -73,7 +69,7 @@ def from_blocks(x: torch.Tensor, batch: int) -> torch.Tensor:
     """blocks -> [N, C, H, W]."""
     if x.shape[-1] == 1:
         return x[..., 0]
-    if native(x):
+    if readable(x):
         return _Convert.apply(x, lambda x: _to_rows(x, batch), rows_to_blocks)
     return x.permute(0, 4, 1, 2, 3).flatten(0, 1)[:batch]
 
@@ -89,7 +85,7 @@ def _to_rows(blocks: torch.Tensor, batch: int) -> torch.Tensor:
 
 def flatten_blocks(x: torch.Tensor, batch: int) -> torch.Tensor:
     """blocks -> [C * H * W, N]: what flatten(1) is to plain activations."""
-    if not native(x):
+    if not readable(x):
         return from_blocks(x, batch).flatten(1).t()
     shape = x.shape[1:-1]
     return _Convert.apply(
@@ -102,7 +98,7 @@ def flatten_blocks(x: torch.Tensor, batch: int) -> torch.Tensor:
 def to_columns(x: torch.Tensor) -> torch.Tensor:
     """[N, features] -> [features, N]."""
     x = x.resolve_neg()
-    return _Convert.apply(x, rows_to_columns, torch.t) if native(x) else x.t()
+    return _Convert.apply(x, rows_to_columns, torch.t) if readable(x) else x.t()
 
 
 def from_columns(x: torch.Tensor) -> torch.Tensor:

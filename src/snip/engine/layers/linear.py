@@ -7,11 +7,12 @@ import torch.nn.functional as F
 
 from snip.engine.kernels.constants import SAMPLES
 from snip.engine.kernels.index import LinearIndex
-from snip.engine.kernels.linear import linear_forward, plain_forward
+from snip.engine.kernels.linear import linear_forward
+from snip.engine.kernels.memory import readable
 from snip.engine.layers.dense import DenseWeight
-from snip.engine.layers.layouts import as_columns, native
+from snip.engine.layers.layouts import as_columns
 from snip.engine.layers.packing import DENSE, SPARSE, PackedModule
-from snip.engine.layers.products import LinearProducts, PlainProduct, linear_states
+from snip.engine.layers.products import LinearProducts, linear_states, plain_product
 
 
 class PlainLinear(PackedModule):
@@ -35,11 +36,7 @@ class PlainLinear(PackedModule):
         """Plain [..., in features] -> [..., out features]."""
         if self.way == DENSE or not self._takes(x):
             return self.in_dense(x)
-        bias = self.dense("bias")
-        if torch.is_grad_enabled():
-            return PlainProduct.apply(x, self.weight, bias, self.index, self.turned)
-        # Without what autograd costs.
-        return plain_forward(self.index, self.weight, x, bias=bias, turned=self.turned)
+        return plain_product(x, self.weight, self.dense("bias"), self.index, turned=self.turned)
 
     def in_dense(self, x: torch.Tensor) -> torch.Tensor:
         """The same by torch's own product: for layers that are hardly sparse."""
@@ -49,7 +46,7 @@ class PlainLinear(PackedModule):
     def dense_weight(self) -> torch.Tensor:
         """The weights with their zeros, differentiable."""
         packed = self.packed["weight"]
-        if packed.kept == packed.total or not native(self.weight):
+        if packed.kept == packed.total or not readable(self.weight):
             return self.whole("weight")
         if DENSE not in self.indices:
             self.indices[DENSE] = DenseWeight(self.index)
@@ -61,7 +58,7 @@ class PlainLinear(PackedModule):
         return SPARSE, DENSE
 
     def _takes(self, x: torch.Tensor) -> bool:
-        fits = native(x) and native(self.weight) and x.numel() > 0
+        fits = readable(x) and readable(self.weight) and x.numel() > 0
         return fits and x.shape[-1] == self.sizes[0]  # otherwise torch says what is wrong
 
     def extra_repr(self) -> str:
@@ -102,7 +99,7 @@ class SparseLinear(PlainLinear):
 
     def on_columns(self, x: torch.Tensor) -> torch.Tensor:
         """[in features, N] -> [out features, N], with the ReLU behind it if there is one."""
-        if not native(x) or not native(self.weight) or x.shape[0] != self.in_features:
+        if not readable(x) or not readable(self.weight) or x.shape[0] != self.in_features:
             y = as_columns(self.forward(x.t()).t())
             return y.relu() if self.relu else y
         return self._on_columns(x, relu=self.relu)
@@ -137,8 +134,8 @@ def linear_chain(x: torch.Tensor, *layers: SparseLinear) -> torch.Tensor:
     Once the products are sparse, most of a small network's step is what torch spends on each
     operation; a chain spends it once.
     """
-    fits = native(x) and x.shape[0] == layers[0].in_features
-    if not fits or any(layer.way == DENSE or not native(layer.weight) for layer in layers):
+    fits = readable(x) and x.shape[0] == layers[0].in_features
+    if not fits or any(layer.way == DENSE or not readable(layer.weight) for layer in layers):
         for layer in layers:
             x = layer.on_columns(x)
         return x

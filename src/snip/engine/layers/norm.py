@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from snip.engine.kernels.memory import readable
 from snip.engine.kernels.norm import norm_apply, norm_backward, norm_train
 from snip.engine.layers.conv import SparseConvolution
-from snip.engine.layers.layouts import from_blocks, from_lines, native, to_blocks
+from snip.engine.layers.layouts import from_blocks, from_lines, to_blocks
 from snip.engine.layers.products import After
 
 Tensor = torch.Tensor
@@ -104,7 +105,7 @@ class BlockNorm(nn.modules.batchnorm._BatchNorm):
 
     def on_blocks(self, x: Tensor, batch: int) -> Tensor:
         """Blocks -> blocks, in the module's own mode."""
-        if not native(x) or (self.weight is not None and not native(self.weight)):
+        if not readable(x) or (self.weight is not None and not readable(self.weight)):
             plain = from_lines if isinstance(self, nn.BatchNorm1d) else from_blocks
             y = self.forward(plain(x, batch))
             return to_blocks(y.relu() if self.relu else y)
@@ -157,7 +158,7 @@ def conv_norm(x: Tensor, batch: int, conv: SparseConvolution, norm: BlockNorm) -
     """A convolution and the batch norm behind it: in inference one pass over the memory."""
     mean, variance = norm.running_mean, norm.running_var
     tensors = (x, conv.weight, *(t for t in (norm.weight, mean) if t is not None))
-    if torch.is_grad_enabled() or norm.training or mean is None or not all(map(native, tensors)):
+    if torch.is_grad_enabled() or norm.training or mean is None or not all(map(readable, tensors)):
         return norm.on_blocks(conv.on_blocks(x, batch), batch)
     scale, shift = scale_and_shift(norm.weight, norm.bias, mean, variance, norm.eps)
     bias = conv.dense("bias")

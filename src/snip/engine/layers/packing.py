@@ -10,11 +10,13 @@ import torch
 from torch import nn
 
 from snip.engine.kernels.index import LinearIndex
+from snip.engine.layers.optimizer_state import mark
 from snip.engine.recording import refuse_recording
 from snip.masks.holding import HELD, release
 
 # How a layer runs: by its surviving weights, by a dense Winograd kernel on blocks, or in torch.
 SPARSE, WINOGRAD, DENSE = WAYS = ("sparse", "winograd", "dense")
+Ways = dict[str, str]  # by layer name
 
 
 class Packed:
@@ -70,7 +72,7 @@ class PackedModule(nn.Module):
     BIASES = frozenset({"bias"})  # and those that it may have
     # The attributes that are not the ordinary layer's. Its parameters and its hold on the masks
     # are not taken over: they would carry the dense weights along.
-    OWN = frozenset({"_parameters", HELD, "kind", "packed", "indices", "way", "relu"})
+    OWN = frozenset({"_parameters", HELD, "kind", "packed", "indices", "lent", "way", "relu"})
 
     way = SPARSE  # the one place that says how this layer runs
     relu = False  # whether `on_blocks` and `on_columns` end with a ReLU; `forward` never does
@@ -81,6 +83,8 @@ class PackedModule(nn.Module):
         self.kind = type(layer)
         self.packed: dict[str, Packed] = {}
         self.indices: dict[Any, Any] = {}  # what the kernels read, prepared when it is needed
+        # What `state_dict` gave out: a whole parameter, and the values that it had then.
+        self.lent: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         for name, parameter in layer._parameters.items():
             self._pack(name, parameter, masks.get(name))
 
@@ -91,6 +95,7 @@ class PackedModule(nn.Module):
 
             return run_uncompiled(partial(super().__call__, **kwargs), *args)
         refuse_recording((*args, *kwargs.values()))
+        self.take_back()
         return super().__call__(*args, **kwargs)
 
     @classmethod
@@ -112,6 +117,7 @@ class PackedModule(nn.Module):
             return
         values = packed.pack(dense.detach()).clone()
         self.register_parameter(name, nn.Parameter(values, requires_grad=dense.requires_grad))
+        self._mark()
 
     def linear_index(self, name: str) -> LinearIndex:
         """Where the kernels find the weights of a matrix: prepared once."""
@@ -142,6 +148,7 @@ class PackedModule(nn.Module):
 
     def ordinary_parameters(self) -> dict[str, nn.Parameter | None]:
         """New parameters for an ordinary layer, with the weights as they are now."""
+        self.take_back()
         found: dict[str, nn.Parameter | None] = dict.fromkeys(self._parameters)
         for name, packed in self.packed.items():
             values = self._parameters[name]
@@ -157,15 +164,43 @@ class PackedModule(nn.Module):
         return {name: value for name, value in state.items() if name not in self.OWN}
 
     def __getstate__(self) -> dict[str, Any]:
+        self.take_back()
         # Indices hold addresses of this process, and are quickly prepared again.
         return {**vars(self), "indices": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._mark()  # a copied or loaded parameter has no attributes
+
+    def _mark(self) -> None:
+        for name, parameter in self._parameters.items():
+            if parameter is not None:
+                mark(parameter, self.packed[name].shape)
 
     # ---- state_dict, in the ordinary layer's names and shapes ----
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        self.take_back()
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name in self.packed:
-            destination[prefix + name] = self.whole(name).detach()
+        for name, packed in self.packed.items():
+            whole = destination[prefix + name] = self.whole(name).detach()
+            values = self._parameters[name]
+            if values is not None and packed.kept < packed.total:
+                self.lent[name] = whole, values.detach().clone()
+
+    def take_back(self) -> None:
+        """Take over what was written into the tensors that `state_dict` gave out.
+
+        Those of an ordinary layer are its parameters themselves, and averages of weights are often
+        kept by writing into them. Here they are taken over before the layer is used again, unless
+        the weights have changed since: an optimiser's step is not undone.
+        """
+        while self.lent:
+            name, (whole, before) = self.lent.popitem()
+            values, written = self._parameters[name], self.packed[name].pack(whole)
+            if values is not None and not _same(written, before) and _same(values, before):
+                with torch.no_grad():
+                    values.copy_(written)
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, metadata: Any, strict: bool, *rest: Any
@@ -188,6 +223,13 @@ class PackedModule(nn.Module):
         for name, buffer in self._buffers.items():
             if buffer is not None and prefix + name in state_dict:
                 buffer.copy_(state_dict[prefix + name])
+
+
+def _same(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether two tensors have the same values; NaN is itself."""
+    if one.dtype != two.dtype or one.device != two.device:
+        return False
+    return torch.allclose(one, two, rtol=0, atol=0, equal_nan=True)
 
 
 def _state(module: nn.Module) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
+from snip.engine.kernels.memory import readable
 from snip.engine.kernels.pool import (
     Window,
     max_pool,
@@ -15,7 +16,7 @@ from snip.engine.kernels.pool import (
     mean_pool,
     mean_pool_backward,
 )
-from snip.engine.layers.layouts import Pair, from_blocks, native, pair, to_blocks
+from snip.engine.layers.layouts import Pair, from_blocks, pair, to_blocks
 
 Tensor = torch.Tensor
 
@@ -57,7 +58,7 @@ def max_pool_on_blocks(
     ceil_mode: bool = False,
 ) -> Tensor:
     """Max pooling, blocks -> blocks."""
-    if not native(x):
+    if not readable(x):
         settings = (kernel_size, stride, padding, dilation, ceil_mode)
         return to_blocks(F.max_pool2d(from_blocks(x, batch), *settings))
     settings = (kernel_size, stride, padding, dilation, ceil_mode)
@@ -92,7 +93,7 @@ def lines_settings(
 
 def mean_on_blocks(x: Tensor, batch: int) -> Tensor:
     """Mean over height and width, blocks -> columns [C, N]."""
-    return _MeanPool.apply(x, batch) if native(x) else from_blocks(x, batch).mean((2, 3)).t()
+    return _MeanPool.apply(x, batch) if readable(x) else from_blocks(x, batch).mean((2, 3)).t()
 
 
 def pad_on_blocks(x: Tensor, left: int, right: int, top: int, bottom: int) -> Tensor:

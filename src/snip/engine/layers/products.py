@@ -110,6 +110,21 @@ class PlainProduct(torch.autograd.Function):
         return None if dx is None else dx.view(x.shape), dw, db, None, None
 
 
+def plain_product(
+    x: torch.Tensor,
+    values: torch.Tensor,
+    bias: torch.Tensor | None,
+    index: LinearIndex,
+    *,
+    turned: bool = False,
+) -> torch.Tensor:
+    """The same; without gradients, without what autograd costs."""
+    if torch.is_grad_enabled():
+        made: torch.Tensor = PlainProduct.apply(x, values, bias, index, turned)
+        return made
+    return plain_forward(index, values, x, bias=bias, turned=turned)
+
+
 @dataclass(frozen=True)
 class After:
     """What follows a convolution's sums in the same pass: times scale, plus bias, then ReLU."""

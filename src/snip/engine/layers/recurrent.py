@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from snip.engine.layers.layouts import as_columns, from_columns, native
+from snip.engine.kernels.memory import readable
+from snip.engine.layers.layouts import as_columns, from_columns
 from snip.engine.layers.packing import DENSE, SPARSE, PackedModule
 from snip.engine.layers.sequences import GruSequence, LstmSequence, Steps
 
@@ -159,7 +160,7 @@ class SparseRecurrent(PackedModule):
         tensors = (x, *parts, *self.parameters())
         return (
             self.way == SPARSE
-            and all(isinstance(t, Tensor) and native(t) for t in tensors)
+            and all(isinstance(t, Tensor) and readable(t) for t in tensors)
             and x.numel() > 0
             and x.shape[-1] == self.input_size
             and len(parts) in (0, 1 + self.is_lstm)

@@ -6,8 +6,10 @@ To add one: a subclass of `PackedModule` in a file of its own, and a row here.
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from snip.anatomy.parameters import is_conv1d
+from snip.engine.layers.attention import SparseAttention
 from snip.engine.layers.conv import SparseConv1d, SparseConv2d
 from snip.engine.layers.linear import SparseConv1D, SparseLinear
 from snip.engine.layers.packing import PackedModule
@@ -25,10 +27,14 @@ SPARSE_LAYERS: dict[type[nn.Module], type[PackedModule]] = {
     nn.Linear: SparseLinear,
     nn.LSTM: SparseRecurrent,
     nn.GRU: SparseRecurrent,
+    nn.MultiheadAttention: SparseAttention,
 }
+# How multi-head attention projects its outputs: a linear layer under another name.
+OUTPUT_PROJECTION = NonDynamicallyQuantizableLinear
 
 
 def sparse_layer(layer: nn.Module) -> type[PackedModule] | None:
     """The class that can stand for this layer; None if it has to stay as it is."""
-    kind = SparseConv1D if is_conv1d(layer) else SPARSE_LAYERS.get(type(layer))
+    ordinary = nn.Linear if type(layer) is OUTPUT_PROJECTION else type(layer)
+    kind = SparseConv1D if is_conv1d(layer) else SPARSE_LAYERS.get(ordinary)
     return kind if kind is not None and kind.covers(layer) else None
