@@ -28,13 +28,13 @@ class WinogradStruct(NativeStruct):
 
 
 class LayerStruct(NativeStruct):
-    """struct Layer of straight.hpp."""
+    """struct Layer of network.hpp."""
 
     __slots__ = ()
 
 
 class NetworkStruct(NativeStruct):
-    """struct Network of straight.hpp."""
+    """struct Network of network.hpp."""
 
     __slots__ = ()
 
