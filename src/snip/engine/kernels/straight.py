@@ -1,4 +1,4 @@
-"""A straight network in one native call: forward, backward or both; and SGD's update."""
+"""A straight network in one native call: forward, backward or both."""
 
 import ctypes
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from snip.common.errors import InputError
 from snip.engine.kernels.constants import CONV, LINEAR, MAX_POOL, MOST_LAYERS, RECTIFIER
 from snip.engine.kernels.library import kernel
 from snip.engine.kernels.memory import empty, made, pointer
-from snip.engine.kernels.structs import LayerStruct, NetworkStruct, OutcomeStruct, ParameterStruct
+from snip.engine.kernels.structs import LayerStruct, NetworkStruct, OutcomeStruct
 
 __all__ = [
     "CONV",
@@ -23,8 +23,6 @@ __all__ = [
     "Gradients",
     "LayerStruct",
     "NativeNetwork",
-    "ParameterStruct",
-    "sgd_update",
 ]
 
 
@@ -115,13 +113,6 @@ class Gradients:
             *(self.outcomes, self.batch, torch.get_num_threads()),
         )
         return self.outcomes[0]
-
-
-def sgd_update(parameters: "ctypes.Array[ParameterStruct]", gradients: torch.Tensor) -> None:
-    """One step of SGD on all parameters."""
-    kernel("sgd_update")(
-        parameters, len(parameters), pointer(gradients, gradients.shape, "gradients")
-    )
 
 
 def _runs(used: np.ndarray) -> np.ndarray:
