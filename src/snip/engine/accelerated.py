@@ -16,7 +16,7 @@ from snip.anatomy.accelerated import Accelerated
 from snip.common.errors import InputError
 from snip.engine.fused.stages import straight_stages
 from snip.engine.fused.straight import Straight
-from snip.engine.recording import RECORDED, refuse_recording
+from snip.engine.recording import RECORDED, is_followed, refuse_recording
 
 
 class Conversion:
@@ -48,12 +48,13 @@ class Conversion:
 
     def forward(self, network: Any, kind: Any, args: Any, kwargs: Any) -> Any:
         """What a network of the user's class `kind` computes."""
-        refuse_recording((*args, *kwargs.values()))
         x = self._lone_input(args, kwargs)
-        if self.straight is not None and x is not None:
+        # First what is quick to ask: in a small network, this is part of what a step costs.
+        if self.straight is not None and x is not None and not is_followed():
             made = self.straight.forward(network, x)
             if made is not None:
                 return made
+        refuse_recording((*args, *kwargs.values()))
         if self.run is None or x is None:
             return kind.forward(network, *args, **kwargs)
         return self.run(network, x)
@@ -67,7 +68,7 @@ class Conversion:
         x = args[0] if args else kwargs.get(self.first)
         if len(args) + len(kwargs) != 1 or not isinstance(x, torch.Tensor):
             return None
-        return x if x.ndim == self.rank and len(x) > 0 else None
+        return x if x.ndim == self.rank and x.shape[0] > 0 else None
 
     def _compile(self) -> None:
         names = dict(self.names)

@@ -79,6 +79,7 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor | None:
 
 @cache
 def _idle(kind: Any) -> torch.optim.Optimizer:
-    """An optimiser of this kind whose only parameter never has a gradient."""
-    idle: torch.optim.Optimizer = kind([torch.zeros(0)])
+    """An optimiser of this kind that has no groups, so that its step does nothing."""
+    idle: torch.optim.Optimizer = kind([torch.zeros(0)])  # torch makes none without a parameter
+    idle.param_groups.clear()
     return idle

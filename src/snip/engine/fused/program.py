@@ -51,6 +51,7 @@ class Program:
         layers = [self._layer(stage, root, first=not i) for i, stage in enumerate(stages)]
         self.native = NativeNetwork(layers, lanes, self._gradients, self._read)
         self._memory = [memory_of(p) for p in self.parameters]
+        self._trained = [(p, p in self.places) for p in self.parameters]
         if training:
             step_natively(self.places)
 
@@ -59,8 +60,8 @@ class Program:
         for owner, kind, name, value in self._links:  # plain loops: this runs before every step
             if getattr(owner, kind).get(name) is not value:
                 return False
-        for p in self.parameters:
-            if p.requires_grad is not (p in self.places):
+        for p, trained in self._trained:
+            if p.requires_grad is not trained:
                 return False
         return self.reads(self.parameters)
 
