@@ -66,7 +66,7 @@ class Update:
         self._tensors: list[torch.Tensor] = []  # parameters and their state, which it writes
         self._memory: list[Any] = []  # where they were
         self._shapes: list[torch.Size] = []
-        self._offsets: list[int] = []  # of the gradients, in floats from the first in memory
+        self._apart: list[int] = []  # bytes from the first gradient in memory to each
         self._structs: Any = None
 
     def take(self, optimizer: torch.optim.Optimizer, gradient_of: GradientOf) -> bool:
@@ -94,29 +94,33 @@ class Update:
                 self._prepare(entries)
                 self._key = key
             shaped = zip(gradients, self._shapes, strict=True)
-            addresses = [pointer(gradient, shape, "a gradient") for gradient, shape in shaped]
+            addresses: list[Any] = [pointer(g, shape, "a gradient") for g, shape in shaped]
+            first = min(addresses, default=0)
+            self._place([address - first for address in addresses])
         except InputError:  # torch computes with such tensors, or says what is wrong with them
             return False
         if addresses:
-            self._run(addresses)
+            native_update(self._rule.kernel, self._structs, first)
+            # What autograd saved of them is not valid any more.
+            torch.autograd.graph.increment_version(self._tensors)
         return True
 
-    def _run(self, addresses: Sequence[Any]) -> None:
-        first = min(addresses)
-        offsets = [(address - first) // 4 for address in addresses]
-        if offsets != self._offsets:
-            self._offsets = offsets
-            for struct, offset in zip(self._structs, offsets, strict=True):
-                struct.offset = offset
-        native_update(self._rule.kernel, self._structs, first)
-        # What autograd saved of them is not valid any more.
-        torch.autograd.graph.increment_version(self._tensors)
+    def _place(self, apart: list[int]) -> None:
+        """Tell the structs where the gradients are; mostly they are as far apart as before."""
+        if apart == self._apart:
+            return
+        self._apart = []
+        if any(distance % 4 for distance in apart):
+            raise InputError("a gradient begins within a number of another")
+        for struct, distance in zip(self._structs, apart, strict=True):
+            struct.offset = distance // 4
+        self._apart = apart
 
     def _prepare(self, entries: Sequence[Entry]) -> None:
         """Point the structs to these tensors; InputError if the native update cannot take them."""
-        self._key, self._offsets = [], []
+        self._key, self._apart = [], []
         tensors: list[Any] = [t for _, entry in entries for t in entry]
-        if any(t is None or t.is_inference() for t in tensors):
+        if not all(isinstance(t, torch.Tensor) and not t.is_inference() for t in tensors):
             raise InputError("an optimiser has no state yet, or one that cannot be written")
         _check_apart(tensors)
         made = [self._struct(settings, entry) for settings, entry in entries]
