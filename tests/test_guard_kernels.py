@@ -224,3 +224,16 @@ def test_an_update_checks_its_lengths():
     with pytest.raises(InputError, match="-1"):
         kernel("sgd_update")(parameters, 2, gradients.data_ptr())
     assert not values.any()
+
+
+def test_an_update_of_adam_checks_its_lengths():
+    parameters = (structs.AdamParameterStruct * 2)()
+    values, gradients = torch.zeros(8), torch.ones(8)
+    for parameter in parameters:
+        parameter.values, parameter.count = values.data_ptr(), 8
+    with pytest.raises(InputError):  # no address of the step
+        kernel("adam_update")(parameters, 2, gradients.data_ptr())
+    parameters[1].count = -1
+    with pytest.raises(InputError):
+        kernel("adam_update")(parameters, 2, gradients.data_ptr())
+    assert not values.any()

@@ -17,7 +17,7 @@ from snip.common.errors import InputError
 from snip.engine.fused.stages import straight_stages
 from snip.engine.fused.straight import Straight
 from snip.engine.layers.packing import PackedModule
-from snip.engine.recording import RECORDED, refuse_recording
+from snip.engine.recording import RECORDED, is_followed, refuse_recording
 
 
 class Conversion:
@@ -53,15 +53,16 @@ class Conversion:
 
     def forward(self, network: Any, kind: Any, args: Any, kwargs: Any) -> Any:
         """What a network of the user's class `kind` computes."""
-        refuse_recording((*args, *kwargs.values()))
         for layer in self.packed:
             if layer.lent:  # asked here, as a call for each layer would cost more
                 layer.take_back()
         inputs = self._inputs(args, kwargs)
-        if self.straight is not None and inputs is not None:
+        # First what is quick to ask: in a small network, this is part of what a step costs.
+        if self.straight is not None and inputs is not None and not is_followed():
             made = self.straight.forward(network, *inputs)
             if made is not None:
                 return made
+        refuse_recording((*args, *kwargs.values()))
         if self.run is None or inputs is None:
             return kind.forward(network, *args, **kwargs)
         return self.run(network, *inputs)
@@ -76,9 +77,9 @@ class Conversion:
             return None
         given = [*args, *(kwargs.get(name) for name, _, _ in self.inputs[len(args) :])]
         for x, (_, rank, together) in zip(given, self.inputs, strict=True):
-            if not isinstance(x, torch.Tensor) or x.ndim != rank or not len(x):
+            if not isinstance(x, torch.Tensor) or x.ndim != rank or not x.shape[0]:
                 return None
-            if together and len(x) != len(given[0]):
+            if together and x.shape[0] != given[0].shape[0]:
                 return None
         return given
 

@@ -27,7 +27,7 @@ def is_followed() -> bool:
         return True
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return True
-    return torch.jit.is_tracing() or forward_ad._current_level >= 0
+    return bool(torch._C._get_tracing_state()) or forward_ad._current_level >= 0
 
 
 def refuse_recording(inputs: tuple[Any, ...]) -> None:

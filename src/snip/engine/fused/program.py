@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from snip.engine.fused.optimizers import step_natively
 from snip.engine.fused.stages import Stage
 from snip.engine.kernels.memory import memory_of, pointer
 from snip.engine.kernels.straight import (
@@ -50,14 +51,17 @@ class Program:
         layers = [self._layer(stage, root, first=not i) for i, stage in enumerate(stages)]
         self.native = NativeNetwork(layers, lanes, self._gradients, self._read)
         self._memory = [memory_of(p) for p in self.parameters]
+        self._trained = [(p, p in self.places) for p in self.parameters]
+        if training:
+            step_natively(self.places)
 
     def holds(self) -> bool:
         """Whether modules, parameters and their memory are still those it was made of."""
         for owner, kind, name, value in self._links:  # plain loops: this runs before every step
             if getattr(owner, kind).get(name) is not value:
                 return False
-        for p in self.parameters:
-            if p.requires_grad is not (p in self.places):
+        for p, trained in self._trained:
+            if p.requires_grad is not trained:
                 return False
         return self.reads(self.parameters)
 

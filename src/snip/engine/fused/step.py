@@ -11,9 +11,10 @@ from torch import nn
 
 from snip.anatomy.hooks import hooked
 from snip.common.errors import InputError
+from snip.engine.fused.optimizers import is_watched
 from snip.engine.fused.program import Program
 from snip.engine.fused.straight import Straight, straight_of
-from snip.engine.fused.update import Update
+from snip.engine.fused.update import RULES, Update
 from snip.engine.kernels.straight import Gradients
 from snip.engine.recording import is_followed
 
@@ -78,19 +79,20 @@ class FusedStep:
         self._shape: torch.Size | None = None
         self._program: Program | None = None
         self._gradients: Gradients | None = None
-        self._update: Update | None = None
+        rule = RULES.get(type(optimizer))
+        self._update = None if rule is None else Update(rule)
+        self._views: dict[nn.Parameter, torch.Tensor] = {}  # each parameter's part of the gradients
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
         """The mean loss and the number of wrong answers."""
         if not self._prepared(images, labels):
             return train_step(self.model, self.optimizer, images, labels)
         assert self._gradients is not None
-        assert self._update is not None
         outcome = self._gradients.fill(images.contiguous(), labels.contiguous())
         if outcome.strange:  # labels to ignore, or wrong ones, which torch refuses in words
             return train_step(self.model, self.optimizer, images, labels)
         if math.isfinite(outcome.loss):
-            self._update(self._gradients.total)
+            self._take_step()
         return outcome.loss, outcome.wrong
 
     def _prepared(self, images: torch.Tensor, labels: torch.Tensor) -> bool:
@@ -110,7 +112,34 @@ class FusedStep:
         self._program = straight.training_program(self.model, images.shape)
         if self._program is not None:
             self._gradients = Gradients(self._program.native, len(images))
-            self._update = Update(self._program, self.optimizer)
+            self._views = {
+                p: self._gradients.total[offset : offset + p.numel()].view(p.shape)
+                for p, offset in self._program.places.items()
+            }
+
+    def _take_step(self) -> None:
+        """The optimiser's step on the gradients: native where that is known, torch's otherwise."""
+        native = self._update is not None and not is_watched(self.optimizer)
+        if native and not _has_step_of_its_own(self.optimizer):
+            assert self._update is not None
+            if self._update.take(self.optimizer, self._views.get):
+                # What torch.optim.lr_scheduler looks for before it moves on.
+                self.optimizer._opt_called = True  # type: ignore[attr-defined]
+                return
+        self.optimizer.zero_grad(set_to_none=True)
+        for p, gradient in self._views.items():
+            p.grad = gradient.clone()
+        self.optimizer.step()
+
+
+def _has_step_of_its_own(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether `step` was replaced on this very optimiser, by anyone but a rate's schedule.
+
+    torch.optim.lr_scheduler replaces it by a function that notes the call and does the same.
+    """
+    step = vars(optimizer).get("step")
+    by_schedule = hasattr(step, "_wrapped_by_lr_sched")
+    return step is not None and not (by_schedule and step.__wrapped__ is type(optimizer).step)
 
 
 def _awaited(parameter: nn.Parameter) -> bool:

@@ -55,7 +55,9 @@ class Straight:
         return self._takes(images) and labels.shape == images.shape[:1]
 
     def _takes(self, x: Any) -> bool:
-        return isinstance(x, torch.Tensor) and x.ndim == self.rank and len(x) > 0 and readable(x)
+        return (
+            isinstance(x, torch.Tensor) and x.ndim == self.rank and x.shape[0] > 0 and readable(x)
+        )
 
     def _program(self, root: nn.Module, shape: torch.Size, *, training: bool) -> Program | None:
         """The program for inputs of this shape, prepared once; None if the layers do not fit it."""

@@ -1,123 +1,148 @@
-"""The optimiser's step of a network that trains in native calls."""
+"""The steps of SGD, Adam and AdamW as one native call on all parameters."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from snip.common.errors import InputError
-from snip.engine.fused.program import Program
 from snip.engine.kernels.memory import memory_of, pointer
-from snip.engine.kernels.straight import ParameterStruct, sgd_update
-from snip.engine.layers.optimizer_state import before_step
-from snip.masks.holding import after_step
+from snip.engine.kernels.update import AdamParameterStruct, ParameterStruct, native_update
+
+Group = dict[str, Any]
+Settings = tuple[Any, ...]
+Entry = tuple[Settings, list[Any]]  # a parameter with its state, None where torch has none yet
+GradientOf = Callable[[nn.Parameter], torch.Tensor | None]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the native update of one kind of optimiser is told what to do."""
+
+    kernel: str
+    struct: type[ctypes.Structure]
+    state: tuple[str, ...]  # names of the tensors that torch keeps for a parameter
+    settings: Callable[[Group], Settings | None]  # of a group; None: only torch knows them
+
+    def names(self, settings: Settings) -> tuple[str, ...]:
+        """The state that a parameter has under these settings."""
+        return () if self.struct is ParameterStruct and not settings[1] else self.state
+
+
+def _sgd(group: Group) -> Settings | None:
+    if group["dampening"] or group["maximize"] or group["differentiable"]:
+        return None
+    return group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]
+
+
+def _adam(group: Group) -> Settings | None:
+    if group["amsgrad"] or group["maximize"] or group["differentiable"] or group["capturable"]:
+        return None
+    decay, decoupled = group["weight_decay"], group["decoupled_weight_decay"]
+    return group["lr"], *group["betas"], group["eps"], decay, decoupled
+
+
+_ADAM = Rule("adam_update", AdamParameterStruct, ("exp_avg", "exp_avg_sq", "step"), _adam)
+# By exact type: a subclass may do something else.
+RULES: dict[type[torch.optim.Optimizer], Rule] = {
+    torch.optim.SGD: Rule("sgd_update", ParameterStruct, ("momentum_buffer",), _sgd),
+    torch.optim.Adam: _ADAM,
+    torch.optim.AdamW: _ADAM,
+}
 
 
 class Update:
-    """The optimiser's step on a program's parameters: native for SGD, torch's own otherwise."""
+    """The native step of one optimiser, prepared for its tensors and settings as they were last."""
 
-    def __init__(self, program: Program, optimizer: torch.optim.Optimizer) -> None:
-        self.optimizer, self._places = optimizer, program.places
-        self._structs: ctypes.Array[ParameterStruct] | None = None
-        self._prepared: list[Any] | None = None  # what `_state` was when the structs were made
-        self._written: list[torch.Tensor] = []
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+        self._key: list[Any] = []  # settings and tensors that the structs were made for
+        self._tensors: list[torch.Tensor] = []  # parameters and their state, which it writes
+        self._memory: list[Any] = []  # where they were
+        self._shapes: list[torch.Size] = []
+        self._apart: list[int] = []  # bytes from the first gradient in memory to each
+        self._structs: Any = None
 
-    def __call__(self, gradients: torch.Tensor) -> None:
-        """Take the step."""
-        structs = self._current_structs() if self._is_plain_sgd() else None
-        if structs is None:
-            self.optimizer.zero_grad(set_to_none=True)
-            for p, offset in self._places.items():
-                p.grad = gradients[offset : offset + p.numel()].view(p.shape).clone()
-            self.optimizer.step()
-            return
-        sgd_update(structs, gradients)
-        for tensor in self._written:  # what autograd saved of them is not valid any more
-            torch.autograd.graph.increment_version(tensor)
-        # What torch.optim.lr_scheduler looks for before it moves on.
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+    def take(self, optimizer: torch.optim.Optimizer, gradient_of: GradientOf) -> bool:
+        """Take the step; False, with nothing changed, where torch has to take it.
 
-    def _is_plain_sgd(self) -> bool:
-        """Whether it is plain SGD, and no hook waits for its step."""
-        optimizer: Any = self.optimizer
-        if type(optimizer) is not torch.optim.SGD or _has_step_of_its_own(optimizer):
-            return False
-        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-            return False
-        hooks = {*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values()}
-        if hooks - {before_step, after_step}:
-            return False
-        return all(
-            not (group["dampening"] or group["maximize"] or group["differentiable"])
-            # A tensor may change in its place, and torch says what is wrong with anything else.
-            and all(type(number) in (int, float) for number in _settings(group)[:3])
-            for group in optimizer.param_groups
-        )
-
-    def _current_structs(self) -> ctypes.Array[ParameterStruct] | None:
-        """The structs for the optimiser as it is now; None if its state is not as SGD makes it."""
-        if self._prepared is None or self._state() != self._prepared:
-            try:
-                self._structs = self._pointed()
-            except InputError:  # torch computes with such momentum, or says what is wrong with it
-                self._structs = None
-            self._prepared = self._state()  # with the buffers that were missing
-        return self._structs
-
-    def _state(self) -> list[Any]:
-        """All that the structs hold and a user may change, such as by loading a state."""
-        groups, state = self.optimizer.param_groups, self.optimizer.state
-        buffers = [state[p].get("momentum_buffer") for p in self._places if p in state]
-        return [
-            *(None if buffer is None else memory_of(buffer) for buffer in buffers),
-            *((_settings(group), [id(p) for p in group["params"]]) for group in groups),
-        ]
-
-    def _pointed(self) -> ctypes.Array[ParameterStruct]:
-        """Where the native update finds each parameter, its momentum and its settings."""
-        made, self._written = [], []
-        for group in self.optimizer.param_groups:
+        So it is with settings and tensors that the native update does not know, and in the first
+        step, in which torch makes the optimiser's state.
+        """
+        entries, key, gradients = list[Entry](), list[Any](), list[torch.Tensor]()
+        for group in optimizer.param_groups:
+            settings = self._rule.settings(group)
+            if settings is None:
+                return False
+            names = self._rule.names(settings)
             for p in group["params"]:
-                if p in self._places:
-                    buffer = self._momentum(p) if group["momentum"] else None
-                    self._written += [p] if buffer is None else [p, buffer]
-                    values = pointer(p, p.shape, "a parameter")
-                    momentum = pointer(buffer, p.shape, "a parameter's momentum")
-                    place = (values, momentum, self._places[p], p.numel())
-                    made.append(ParameterStruct(*place, *_settings(group)))
-        _check_apart(self._written)
-        return (ParameterStruct * len(made))(*made)
+                gradient = gradient_of(p)
+                if gradient is not None:
+                    state = optimizer.state.get(p, {})
+                    tensors = [p, *[state.get(name) for name in names]]
+                    entries.append((settings, tensors))
+                    key.append((settings, *map(id, tensors)))
+                    gradients.append(gradient)
+        try:
+            if key != self._key or [memory_of(t) for t in self._tensors] != self._memory:
+                self._prepare(entries)
+                self._key = key
+            shaped = zip(gradients, self._shapes, strict=True)
+            addresses: list[Any] = [pointer(g, shape, "a gradient") for g, shape in shaped]
+            first = min(addresses, default=0)
+            self._place([address - first for address in addresses])
+        except InputError:  # torch computes with such tensors, or says what is wrong with them
+            return False
+        if addresses:
+            native_update(self._rule.kernel, self._structs, first)
+            # What autograd saved of them is not valid any more.
+            torch.autograd.graph.increment_version(self._tensors)
+        return True
 
-    def _momentum(self, parameter: nn.Parameter) -> torch.Tensor:
-        """Its buffer, where torch.optim.SGD keeps it; zero is what its first step begins with."""
-        state = self.optimizer.state[parameter]
-        if state.get("momentum_buffer") is None:
-            state["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
-        buffer: torch.Tensor = state["momentum_buffer"]
-        return buffer
+    def _place(self, apart: list[int]) -> None:
+        """Tell the structs where the gradients are; mostly they are as far apart as before."""
+        if apart == self._apart:
+            return
+        self._apart = []
+        if any(distance % 4 for distance in apart):
+            raise InputError("a gradient begins within a number of another")
+        for struct, distance in zip(self._structs, apart, strict=True):
+            struct.offset = distance // 4
+        self._apart = apart
 
+    def _prepare(self, entries: Sequence[Entry]) -> None:
+        """Point the structs to these tensors; InputError if the native update cannot take them."""
+        self._key, self._apart = [], []
+        tensors: list[Any] = [t for _, entry in entries for t in entry]
+        if not all(isinstance(t, torch.Tensor) and not t.is_inference() for t in tensors):
+            raise InputError("an optimiser has no state yet, or one that cannot be written")
+        _check_apart(tensors)
+        made = [self._struct(settings, entry) for settings, entry in entries]
+        self._structs = (self._rule.struct * len(made))(*made)
+        self._shapes = [entry[0].shape for _, entry in entries]
+        self._tensors, self._memory = tensors, [memory_of(t) for t in tensors]
 
-def _has_step_of_its_own(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether `step` was replaced on this very optimiser, by anyone but a rate's schedule.
-
-    torch.optim.lr_scheduler replaces it by a function that notes the call and does the same.
-    """
-    step = vars(optimizer).get("step")
-    by_schedule = hasattr(step, "_wrapped_by_lr_sched")
-    return step is not None and not (by_schedule and step.__wrapped__ is type(optimizer).step)
+    def _struct(self, settings: Settings, tensors: list[Any]) -> ctypes.Structure:
+        # A tensor may change in its place, and torch says what is wrong with anything else.
+        if any(type(number) not in (int, float, bool) for number in settings):
+            raise InputError("a setting is no number")
+        parameter, *state = tensors
+        names = ("its parameter", *self._rule.state)
+        shapes = [() if name == "step" else parameter.shape for name in names]
+        given: list[torch.Tensor | None] = [parameter, *state]
+        given += [None] * (len(names) - len(given))
+        addresses = map(pointer, given, shapes, names)
+        return self._rule.struct(*addresses, 0, parameter.numel(), *settings)
 
 
 def _check_apart(tensors: list[torch.Tensor]) -> None:
     """InputError if two tensors share memory: the native step writes each while reading another."""
     spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for t in tensors if t.numel())
     if any(end > start for (_, end), (start, _) in pairwise(spans)):
-        raise InputError("parameters and their momentum must not share memory")
-
-
-def _settings(group: dict[str, Any]) -> tuple[Any, ...]:
-    return group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]
+        raise InputError("parameters and their state must not share memory")

@@ -89,9 +89,10 @@ def memory_of(tensor: torch.Tensor) -> tuple[object, ...]:
 
     The size of the storage is part of it: one that is made smaller may come back to its address.
     """
-    layout = (tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.is_neg())
-    room = (tensor.storage_offset(), tensor.untyped_storage().nbytes())
-    return tensor.data_ptr(), *layout, *room
+    return (  # one expression, as this runs several times in every step
+        *(tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.is_neg()),
+        *(tensor.storage_offset(), tensor.untyped_storage().nbytes()),
+    )
 
 
 def _storage_device(tensor: torch.Tensor) -> str | None:

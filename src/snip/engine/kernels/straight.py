@@ -1,4 +1,4 @@
-"""A straight network in one native call: forward, backward or both; and SGD's update."""
+"""A straight network in one native call: forward, backward or both."""
 
 import ctypes
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from snip.common.errors import InputError
 from snip.engine.kernels.constants import CONV, LINEAR, MAX_POOL, MOST_LAYERS, RECTIFIER
 from snip.engine.kernels.library import kernel
 from snip.engine.kernels.memory import empty, made, pointer
-from snip.engine.kernels.structs import LayerStruct, NetworkStruct, OutcomeStruct, ParameterStruct
+from snip.engine.kernels.structs import LayerStruct, NetworkStruct, OutcomeStruct
 
 __all__ = [
     "CONV",
@@ -23,8 +23,6 @@ __all__ = [
     "Gradients",
     "LayerStruct",
     "NativeNetwork",
-    "ParameterStruct",
-    "sgd_update",
 ]
 
 
@@ -46,32 +44,32 @@ class NativeNetwork:
             *(len(layers), lanes, gradients),
             *(self.runs.ctypes.data, len(self.runs)),
         )
+        self._struct = byref(self.struct)
         self.inputs, self.outputs = int(layers[0].inputs), int(layers[-1].outputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Contiguous x [batch, ...] -> y [batch, outputs]."""
-        y, at = made(len(x), self.outputs)
-        kernel("network_forward")(
-            byref(self.struct), self.pointer(x), at, len(x), torch.get_num_threads()
-        )
+        batch = x.shape[0]
+        y, at = made(batch, self.outputs)
+        kernel("network_forward")(self._struct, self.pointer(x), at, batch, torch.get_num_threads())
         return y
 
     def training_forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The same y, and what `backward` reads again."""
-        batch = len(x)
+        batch = x.shape[0]
         y, at = made(batch, self.outputs)
         saved, saved_at = made(self.parts(batch), self._room)
         kernel("network_training_forward")(
-            *(byref(self.struct), self.pointer(x), at, saved_at, batch, torch.get_num_threads())
+            *(self._struct, self.pointer(x), at, saved_at, batch, torch.get_num_threads())
         )
         return y, saved
 
     def backward(self, saved: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
         """The gradients of all parameters in one row."""
-        batch = len(dy)
+        batch = dy.shape[0]
         gradients, at = made(self.gradients)
         kernel("network_backward")(
-            byref(self.struct),
+            self._struct,
             pointer(saved, (self.parts(batch), self._room), "saved"),
             pointer(dy, (batch, self.outputs), "dy"),
             *(at, batch, torch.get_num_threads()),
@@ -91,7 +89,7 @@ class NativeNetwork:
 
     def pointer(self, x: torch.Tensor) -> int | None:
         """Address of a batch; InputError unless it holds rows of this network's inputs."""
-        if x.numel() != len(x) * self.inputs:
+        if x.numel() != x.shape[0] * self.inputs:
             raise InputError(f"x must have rows of {self.inputs} features, not {list(x.shape)}")
         return pointer(x, x.shape, "x")
 
@@ -115,13 +113,6 @@ class Gradients:
             *(self.outcomes, self.batch, torch.get_num_threads()),
         )
         return self.outcomes[0]
-
-
-def sgd_update(parameters: "ctypes.Array[ParameterStruct]", gradients: torch.Tensor) -> None:
-    """One step of SGD on all parameters."""
-    kernel("sgd_update")(
-        parameters, len(parameters), pointer(gradients, gradients.shape, "gradients")
-    )
 
 
 def _runs(used: np.ndarray) -> np.ndarray:

@@ -28,13 +28,13 @@ class WinogradStruct(NativeStruct):
 
 
 class LayerStruct(NativeStruct):
-    """struct Layer of straight.hpp."""
+    """struct Layer of network.hpp."""
 
     __slots__ = ()
 
 
 class NetworkStruct(NativeStruct):
-    """struct Network of straight.hpp."""
+    """struct Network of network.hpp."""
 
     __slots__ = ()
 
@@ -51,6 +51,12 @@ class ParameterStruct(NativeStruct):
     __slots__ = ()
 
 
+class AdamParameterStruct(NativeStruct):
+    """struct AdamParameter of update.hpp."""
+
+    __slots__ = ()
+
+
 STRUCTS: dict[str, type[NativeStruct]] = {
     "ConvPlan": ConvPlanStruct,
     "Window": WindowStruct,
@@ -59,4 +65,5 @@ STRUCTS: dict[str, type[NativeStruct]] = {
     "Network": NetworkStruct,
     "LossOutcome": OutcomeStruct,
     "Parameter": ParameterStruct,
+    "AdamParameter": AdamParameterStruct,
 }

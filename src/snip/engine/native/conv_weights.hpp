@@ -123,8 +123,9 @@ static void correlate_tiles(const ConvPlan& p, const float* x, const float* dy, 
 // Segments are handled in groups whose vectors of sums fit this many bytes of cache.
 constexpr int64_t SUMS_BYTES = 256 << 10;
 
-static int64_t group_segments(const ConvPlan& p, int32_t* starts) {
-    int64_t groups = 0, room = 0, fits = SUMS_BYTES / (VL * 4);
+// About `wanted` groups of equal weight, or more.
+static int64_t group_segments(const ConvPlan& p, int64_t wanted, int32_t* starts) {
+    int64_t groups = 0, room = 0, fits = least(SUMS_BYTES / (VL * 4), ceil_div(p.entries, wanted));
     for (int32_t s = 0; s < p.segments; s++) {
         int64_t weights = p.segment_entry[s + 1] - p.segment_entry[s];
         if (groups == 0 || weights > room) {
@@ -137,17 +138,19 @@ static int64_t group_segments(const ConvPlan& p, int32_t* starts) {
     return groups;
 }
 
-// dw[k] for each surviving weight, with the forward plan of the layer.
-SNIP_KERNEL void conv_weights(const ConvPlan* plan, const float* x, const float* dy, float* dw, int64_t batch,
-                              int32_t threads) {
+// dw[k] for each surviving weight, with the forward plan of the layer. With `equal_sums` the threads
+// divide the weights (each packs the input then) and not the batch: a sum is the same for any number of
+// threads.
+static void weight_sums(const ConvPlan* plan, const float* x, const float* dy, float* dw, int64_t batch,
+                        bool equal_sums, int32_t threads) {
     const ConvPlan& p = *plan;
     check_plan(p, batch);
     if (p.entries == 0) return;
     threads = conv_work(p, batch) < SERIAL_WORK ? 1 : threads;
     int32_t* starts = reinterpret_cast<int32_t*>(scratch(ENTRIES, int64_t(p.segments) + 1));
-    int64_t groups = group_segments(p, starts);
+    int64_t groups = group_segments(p, equal_sums ? threads : 1, starts);
     int64_t units = ceil_div(batch, p.lanes) * tiles_of(p);
-    int64_t splits = threads > 1 ? least(units, ceil_div(4 * threads, groups)) : 1;
+    int64_t splits = threads > 1 && !equal_sums ? least(units, ceil_div(4 * threads, groups)) : 1;
     float* partial = scratch(PARTIAL_SUMS, splits * p.entries);
     auto body = [&](int64_t task) {
         int64_t group = task / splits, split = task % splits;
@@ -160,6 +163,11 @@ SNIP_KERNEL void conv_weights(const ConvPlan* plan, const float* x, const float*
         for (int64_t split = 0; split < splits; split++) total += partial[split * p.entries + k];
         dw[p.order[k]] = total;
     }
+}
+
+SNIP_KERNEL void conv_weights(const ConvPlan* plan, const float* x, const float* dy, float* dw, int64_t batch,
+                              int32_t threads) {
+    weight_sums(plan, x, dy, dw, batch, false, threads);
 }
 
 }  // namespace snip::SNIP_ISA

@@ -1,9 +1,22 @@
-// exp, logistic and tanh on vectors, to a few units in the last place of single precision (exp: the
-// polynomial of the Cephes library).
+// Square roots, and exp, logistic and tanh on vectors, to a few units in the last place of single precision
+// (exp: the polynomial of the Cephes library).
 #pragma once
 #include "vec.hpp"
 
 namespace snip::SNIP_ISA {
+
+static inline vf sqrt_of(vf x) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX2__)
+    return (vf)_mm256_sqrt_ps((__m256)x);
+#else
+    float lanes[VL];
+    store<vf>(lanes, x);
+    for (int64_t j = 0; j < VL; j++) lanes[j] = __builtin_sqrtf(lanes[j]);
+    return load<vf>(lanes);
+#endif
+}
 
 static inline vf exp_of(vf x) {
     vf low = splat<vf>(-87.33654f), high = splat<vf>(88.02969f);

@@ -4,134 +4,12 @@
 #pragma once
 #include "conv_weights.hpp"
 #include "conversions.hpp"
-#include "errors.hpp"
 #include "linear_backward.hpp"
 #include "loss.hpp"
+#include "network.hpp"
 #include "norm.hpp"
-#include "pool.hpp"
 
 namespace snip::SNIP_ISA {
-
-SNIP_ENUM LayerKind { LINEAR = 0, CONV = 1, MAX_POOL = 2, RECTIFIER = 3 };
-
-SNIP_STRUCT Layer {
-    int32_t kind, relu;
-    int64_t inputs, outputs;                                     // floats per lane
-    const ConvPlan *forward, *backward, *weights;                // of a convolution
-    const int32_t *rowptr, *cols, *t_rowptr, *t_cols, *t_order;  // of a linear layer
-    const Window* window;                                        // of a pooling
-    const float* values;
-    float* bias;
-    int64_t values_at, bias_at;  // where their gradients go; negative: not wanted
-    // Where only some biases survive: their values and rows. `bias` then has room for all of them.
-    const float* bias_kept;
-    const int32_t* bias_rows;
-    int64_t bias_count;
-
-    // Refuses a layer whose parts do not fit each other or so many lanes.
-    void check(int64_t lanes, int64_t gradients) const {
-        if (kind < LINEAR || kind > RECTIFIER) refuse("no layer is of kind", kind);
-        if (inputs < 1 || inputs > INT32_MAX) refuse("a layer has 1 input or more, not", inputs);
-        if (outputs < 1 || outputs > INT32_MAX) refuse("a layer has 1 output or more, not", outputs);
-        check_counts(bias_count);
-        if (bias_count > 0) check_given(bias, bias_kept, bias_rows);
-        int64_t weights_here = 0, biases = outputs;
-        if (kind == LINEAR) {
-            check_given(rowptr);
-            weights_here = rowptr[outputs];
-        } else if (kind == CONV) {
-            check_given(forward);
-            check_sizes(*forward, lanes, inputs, outputs);
-            if (backward) check_sizes(*backward, lanes, outputs, inputs);
-            if (weights) check_sizes(*weights, lanes, inputs, outputs);
-            weights_here = forward->entries;
-            biases = forward->out_channels;
-        } else if (kind == MAX_POOL) {
-            check_given(window);
-            check_window(*window, 0, lanes);
-            int64_t plane = int64_t(window->out_h) * window->out_w, planes = outputs / plane;
-            if (planes * plane != outputs || planes * window->in_h * window->in_w != inputs)
-                refuse("the window of a pooling is of another size than its input of", inputs);
-        } else if (inputs != outputs) {
-            refuse("a ReLU has as many outputs as inputs, not", outputs);
-        }
-        check_counts(weights_here);
-        if (weights_here > 0) check_given(values);
-        if (kind == MAX_POOL || kind == RECTIFIER) return;
-        if ((values_at >= 0 && values_at + weights_here > gradients) ||
-            (bias_at >= 0 && bias_at + biases > gradients))
-            refuse("the gradients of a layer do not fit into", gradients);
-    }
-    static void check_sizes(const ConvPlan& p, int64_t lanes, int64_t inputs, int64_t outputs) {
-        check_plan(p, lanes);
-        if (p.lanes != lanes) refuse("a convolution has other lanes than its network, namely", p.lanes);
-        if (int64_t(p.in_channels) * p.in_h * p.in_w != inputs) refuse("a convolution does not read", inputs);
-        if (int64_t(p.out_channels) * p.out_h * p.out_w != outputs)
-            refuse("a convolution does not make", outputs);
-    }
-};
-
-SNIP_STRUCT Network {
-    const Layer* layers;
-    int64_t count, lanes, gradients;  // gradients: floats of all of them
-    const int32_t* inputs;            // runs [first, last) of the features that anything reads
-    int64_t runs;
-
-    // Every state is a whole number of cache lines.
-    static int64_t padded(int64_t floats) { return ceil_div(floats, 16) * 16; }
-    // State i goes into layer i, the last one leaves the network.
-    int64_t state(int64_t i) const { return padded((i ? layers[i - 1].outputs : layers[0].inputs) * lanes); }
-    // Floats for the places of a pooling's largest inputs, a byte each.
-    int64_t places(int64_t i) const {
-        return layers[i].kind == MAX_POOL ? padded(ceil_div(layers[i].outputs * lanes, 4)) : 0;
-    }
-    // Whether the backward pass reads state i again: weights met it, or it shows what a ReLU left.
-    bool read_again(int64_t i) const {
-        return (i < count && layers[i].kind <= CONV) ||
-               (i > 0 && (layers[i - 1].relu || layers[i - 1].kind == RECTIFIER));
-    }
-    // Floats of all that a part of the batch computes, and of what its backward pass reads again.
-    int64_t states() const {
-        int64_t total = state(count);
-        for (int64_t i = 0; i < count; i++) total += state(i) + places(i);
-        return total;
-    }
-    int64_t saved() const {
-        int64_t total = read_again(count) ? state(count) : 0;
-        for (int64_t i = 0; i < count; i++) total += (read_again(i) ? state(i) : 0) + places(i);
-        return total;
-    }
-    int64_t widest() const {
-        int64_t most_floats = 0;
-        for (int64_t i = 0; i <= count; i++) most_floats = most(most_floats, state(i));
-        return most_floats;
-    }
-    // Lanes of a part that are computed: whole vectors of those in the batch. A convolution or a
-    // pooling computes all of them.
-    int64_t width(int64_t valid) const {
-        for (int64_t i = 0; i < count; i++)
-            if (layers[i].kind == CONV || layers[i].kind == MAX_POOL) return lanes;
-        return least(lanes, ceil_div(valid, VL) * VL);
-    }
-    int64_t parts(int64_t batch) const { return ceil_div(batch, lanes); }
-    void check(int64_t batch) const {
-        if (batch < 1) refuse("a network in one call takes 1 sample or more, not", batch);
-        check_given(layers);
-        check_counts(gradients, runs);
-        if (count < 1 || count > MOST_LAYERS) refuse("a network in one call has 1 to 64 layers, not", count);
-        if (lanes < 1 || lanes > MOST_LANES) refuse("a network in one call has 1 to 64 lanes, not", lanes);
-        for (int64_t i = 0; i < count; i++) {
-            layers[i].check(lanes, gradients);
-            if (i && layers[i].inputs != layers[i - 1].outputs)
-                refuse("a layer must read what the one before it makes, not", layers[i].inputs);
-        }
-        if (runs > 0) check_given(inputs);
-        for (int64_t run = 0; run < runs; run++)
-            if (inputs[2 * run] < 0 || inputs[2 * run] > inputs[2 * run + 1] ||
-                inputs[2 * run + 1] > layers[0].inputs)
-                refuse("the features that are read do not end at", inputs[2 * run + 1]);
-    }
-};
 
 // Copies the surviving biases of each layer to their places among all of its biases.
 static void spread_biases(const Network& net) {
@@ -154,14 +32,14 @@ static void gather_biases(const Network& net, float* gradients) {
 static int64_t planes_of(const Layer& l) { return l.outputs / (int64_t(l.window->out_h) * l.window->out_w); }
 
 static void layer_forward(const Layer& l, int64_t lanes, int64_t width, const float* x, float* y,
-                          uint8_t* which) {
+                          uint8_t* which, int32_t threads) {
     switch (l.kind) {
         case LINEAR:
             linear_forward(l.rowptr, l.cols, nullptr, l.values, x, lanes, l.bias, y, lanes, l.outputs, width,
-                           l.relu ? RELU : 0, 1);
+                           l.relu ? RELU : 0, threads);
             break;
-        case CONV: conv_forward(l.forward, l.values, x, nullptr, l.bias, y, lanes, l.relu, 1); break;
-        case MAX_POOL: max_pool(x, y, which, l.window, planes_of(l), lanes, 1); break;
+        case CONV: conv_forward(l.forward, l.values, x, nullptr, l.bias, y, lanes, l.relu, threads); break;
+        case MAX_POOL: max_pool(x, y, which, l.window, planes_of(l), lanes, threads); break;
         case RECTIFIER:
             for (int64_t i = 0; i < l.outputs * lanes; i += VL) {
                 int64_t n = l.outputs * lanes - i;
@@ -173,30 +51,31 @@ static void layer_forward(const Layer& l, int64_t lanes, int64_t width, const fl
 
 // dx is null for the first layer. dy may be overwritten.
 static void layer_backward(const Layer& l, int64_t lanes, int64_t width, const float* x, const float* y,
-                           const uint8_t* which, float* dy, float* dx, float* gradients) {
+                           const uint8_t* which, float* dy, float* dx, float* gradients, int32_t threads) {
     float* dw = l.values_at < 0 ? nullptr : gradients + l.values_at;
     float* db = l.bias_at < 0 ? nullptr : gradients + l.bias_at;
     switch (l.kind) {
         case LINEAR:
             linear_backward(l.rowptr, l.cols, l.t_rowptr, l.t_cols, l.t_order, l.values, x, lanes, dy, lanes,
-                            l.relu ? y : nullptr, lanes, dx, lanes, dw, db, l.outputs, l.inputs, width, 1);
+                            l.relu ? y : nullptr, lanes, dx, lanes, dw, db, l.outputs, l.inputs, width,
+                            threads);
             break;
         case CONV: {
             int64_t channels = l.forward->out_channels, plane = l.outputs / channels * lanes;
             if (l.relu || db)
                 relu_backward(dy, l.relu ? y : nullptr, l.relu ? dy : nullptr, db, channels, plane, lanes,
-                              lanes, 1);
+                              lanes, threads);
             if (dw) check_given(l.weights);
             if (dx) check_given(l.backward);
-            if (dw) conv_weights(l.weights, x, dy, dw, lanes, 1);
-            if (dx) conv_forward(l.backward, l.values, dy, nullptr, nullptr, dx, lanes, 0, 1);
+            if (dw) weight_sums(l.weights, x, dy, dw, lanes, true, threads);
+            if (dx) conv_forward(l.backward, l.values, dy, nullptr, nullptr, dx, lanes, 0, threads);
             break;
         }
         case MAX_POOL:
-            if (dx) max_pool_backward(dy, which, dx, l.window, planes_of(l), lanes, 1);
+            if (dx) max_pool_backward(dy, which, dx, l.window, planes_of(l), lanes, threads);
             break;
         case RECTIFIER:
-            if (dx) relu_backward(dy, y, dx, nullptr, 1, l.outputs * lanes, lanes, lanes, 1);
+            if (dx) relu_backward(dy, y, dx, nullptr, 1, l.outputs * lanes, lanes, lanes, threads);
             break;
     }
 }
@@ -215,11 +94,13 @@ static void take_input(const Network& net, const float* x, int64_t first, int64_
 struct Part {
     const Network& net;
     int64_t number, first, valid, width;
+    int32_t threads;  // that its layers run on
     float* state[MOST_LAYERS + 1];
     uint8_t* which[MOST_LAYERS];
 
     // What the backward pass reads again is put into `saved`, [parts, net.saved()]; null: nothing is.
-    Part(const Network& network, int64_t part, int64_t batch, float* saved) : net(network), number(part) {
+    Part(const Network& network, int64_t part, int64_t batch, float* saved, int32_t own_threads)
+        : net(network), number(part), threads(own_threads) {
         first = number * net.lanes;
         valid = least(net.lanes, batch - first);
         width = net.width(valid);
@@ -238,13 +119,13 @@ struct Part {
     void forward(const float* x) const {
         take_input(net, x, first, valid, state[0]);
         for (int64_t i = 0; i < net.count; i++)
-            layer_forward(net.layers[i], net.lanes, width, state[i], state[i + 1], which[i]);
+            layer_forward(net.layers[i], net.lanes, width, state[i], state[i + 1], which[i], threads);
     }
     // dy is the gradient of the last state, and dx as much room; both are overwritten.
     void backward(float* dy, float* dx, float* gradients) const {
         for (int64_t i = net.count - 1; i >= 0; i--) {
             layer_backward(net.layers[i], net.lanes, width, state[i], state[i + 1], which[i], dy,
-                           i ? dx : nullptr, gradients);
+                           i ? dx : nullptr, gradients, threads);
             float* swap = dy;
             dy = dx;
             dx = swap;
@@ -252,26 +133,36 @@ struct Part {
     }
 };
 
+// Runs body(number, threads) for each part of the batch: as many as there are threads at a time, each on
+// one of them. Of the last ones, if they are few, each has all threads for its layers.
+template <class F>
+static void each_part(int64_t parts, int32_t threads, F body) {
+    int64_t last = threads > 1 && 2 * (parts % threads) <= threads ? parts % threads : 0;
+    auto one = [&](int64_t number) { body(number, 1); };
+    parallel(parts - last, threads, one);
+    for (int64_t number = parts - last; number < parts; number++) body(number, threads);
+}
+
 static void forward_parts(const Network& net, const float* x, float* y, float* saved, int64_t batch,
                           int32_t threads) {
     net.check(batch);
     int64_t out = net.layers[net.count - 1].outputs;
     spread_biases(net);
-    auto body = [&](int64_t number) {
-        Part part(net, number, batch, saved);
+    each_part(net.parts(batch), threads, [&](int64_t number, int32_t own_threads) {
+        Part part(net, number, batch, saved, own_threads);
         part.forward(x);
         transpose_tile(part.state[net.count], net.lanes, y + part.first * out, out, out, part.valid);
-    };
-    parallel(net.parts(batch), threads, body);
+    });
 }
 
-// Runs body(number, where its gradients go) for each part, and sums those into `gradients`.
+// Runs body(number, where its gradients go, threads) for each part, and sums those into `gradients`.
 template <class F>
 static void backward_parts(const Network& net, float* gradients, int64_t batch, int32_t threads, F body) {
     int64_t parts = net.parts(batch);
     float* partial = scratch(NETWORK_PARTS, parts * net.gradients);
-    auto one = [&](int64_t number) { body(number, partial + number * net.gradients); };
-    parallel(parts, threads, one);
+    each_part(parts, threads, [&](int64_t number, int32_t own_threads) {
+        body(number, partial + number * net.gradients, own_threads);
+    });
     for (int64_t k = 0; k < net.gradients; k++) gradients[k] = partial[k];
     for (int64_t part = 1; part < parts; part++) {
         const float* more = partial + part * net.gradients;
@@ -308,8 +199,8 @@ SNIP_KERNEL void network_backward(const Network* network, float* saved, const fl
     const Network& net = *network;
     net.check(batch);
     int64_t out = net.layers[net.count - 1].outputs;
-    backward_parts(net, gradients, batch, threads, [&](int64_t number, float* own) {
-        Part part(net, number, batch, saved);
+    backward_parts(net, gradients, batch, threads, [&](int64_t number, float* own, int32_t own_threads) {
+        Part part(net, number, batch, saved, own_threads);
         float* columns = scratch(NETWORK_GRADIENTS, 2 * net.widest());
         transpose_tile(dy + part.first * out, out, columns, net.lanes, part.valid, out);
         if (part.valid < net.lanes) drop_lanes(columns, out, net.lanes, part.valid);
@@ -325,8 +216,8 @@ SNIP_KERNEL void network_gradients(const Network* network, const float* x, const
     net.check(batch);
     int64_t out = net.layers[net.count - 1].outputs;
     spread_biases(net);
-    backward_parts(net, gradients, batch, threads, [&](int64_t number, float* own) {
-        Part part(net, number, batch, nullptr);
+    backward_parts(net, gradients, batch, threads, [&](int64_t number, float* own, int32_t own_threads) {
+        Part part(net, number, batch, nullptr, own_threads);
         part.forward(x);
         float* dy = scratch(NETWORK_GRADIENTS, 2 * net.widest());
         outcomes[number] = cross_entropy(part.state[net.count], dy, labels + part.first, out, net.lanes,

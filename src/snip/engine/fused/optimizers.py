@@ -1,0 +1,90 @@
+"""Lets `optimizer.step()` of a user's own loop run natively where it trains a straight network.
+
+torch asks hooks before every step, and takes the step on the arguments that they return. Where the
+native update has taken the step, the hook returns an optimiser that has nothing to do. So the
+user's optimiser keeps its groups, its state and its `step`, and nothing of it is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import torch
+from torch import nn
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    register_optimizer_step_pre_hook,
+)
+
+from snip.engine.fused.update import RULES, Update
+from snip.engine.layers import optimizer_state
+from snip.masks.holding import after_step
+
+# The parameters of straight networks that were trained so far, by their id, and the optimisers that
+# were found to have some of them.
+_trained: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
+_updates: WeakKeyDictionary[torch.optim.Optimizer, Update] = WeakKeyDictionary()
+
+
+def step_natively(parameters: Iterable[nn.Parameter]) -> None:
+    """From now on, take the steps of optimisers that train these parameters."""
+    _watch_optimizers()
+    _trained.update({id(p): p for p in parameters})
+
+
+@cache
+def _watch_optimizers() -> None:
+    register_optimizer_step_pre_hook(before_step)
+
+
+def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+    """Take the step if it can be taken natively; None otherwise."""
+    if type(optimizer) not in RULES or len(args) > 1 or kwargs:  # a closure computes gradients yet
+        return None
+    if torch.compiler.is_compiling() or is_watched(optimizer):
+        return None
+    update = _update_of(optimizer)
+    if update is None or not update.take(optimizer, _gradient):
+        return None
+    kind: Any = type(optimizer)
+    return (_idle(kind),), {}
+
+
+# What we ourselves ask torch to call around every step; neither reads nor changes a gradient.
+OURS = (before_step, after_step, optimizer_state.before_step)
+
+
+def is_watched(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether anybody but us waits for its step, or scales its gradients in it."""
+    watched: Any = optimizer
+    if watched._optimizer_step_pre_hooks or watched._optimizer_step_post_hooks:
+        return True
+    hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
+    if any(hook not in OURS for hook in hooks):
+        return True
+    return getattr(watched, "found_inf", None) is not None  # torch.amp.GradScaler
+
+
+def _update_of(optimizer: torch.optim.Optimizer) -> Update | None:
+    found = _updates.get(optimizer)
+    if found is None:
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        if any(_trained.get(id(p)) is p for p in parameters):
+            found = _updates[optimizer] = Update(RULES[type(optimizer)])
+    return found
+
+
+def _gradient(parameter: nn.Parameter) -> torch.Tensor | None:
+    return parameter.grad
+
+
+@cache
+def _idle(kind: Any) -> torch.optim.Optimizer:
+    """An optimiser of this kind that has no groups, so that its step does nothing."""
+    idle: torch.optim.Optimizer = kind([torch.zeros(0)])  # torch makes none without a parameter
+    idle.param_groups.clear()
+    return idle
