@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from snip.common.errors import InputError, KindError, nearest
+from snip.methods.erk import ERK
+from snip.methods.force import FORCE
+from snip.methods.grasp import GRASP
+from snip.methods.iter_snip import ITER_SNIP
 from snip.methods.kinds import AtInitialisation, DuringTraining, Method, Needs, Score
+from snip.methods.magnitude import MAGNITUDE
+from snip.methods.random import RANDOM
 from snip.methods.snip import SNIP
+from snip.methods.snip_it import SNIP_IT
+from snip.methods.synflow import SYNFLOW
 from snip.methods.weight_gradient import WEIGHT_GRADIENT
 from snip.scoring.batches import name_of
+from snip.selection.budgets import Scope
 
 METHODS: dict[str, Method] = {
     "snip": SNIP,
     "weight-gradient": WEIGHT_GRADIENT,
+    "random": RANDOM,
+    "magnitude": MAGNITUDE,
+    "erk": ERK,
+    "grasp": GRASP,
+    "synflow": SYNFLOW,
+    "force": FORCE,
+    "iter-snip": ITER_SNIP,
+    "snip-it": SNIP_IT,
 }
 OWN = Needs("a function of the user's")
 
@@ -29,3 +46,15 @@ def named_method(method: str | Score | AtInitialisation) -> tuple[str, AtInitial
     if not callable(method):
         raise KindError(f"method is {method!r}: give a name such as 'snip', or a function.")
     return name_of(method), AtInitialisation(method, OWN)
+
+
+def scope_of(name: str, method: Method, scope: Scope) -> Scope:
+    """Who competes with whom: what the user asked for, or what the method brings along."""
+    own = method.scope if isinstance(method, AtInitialisation) else None
+    if own is None or scope == own:
+        return scope
+    if scope != "global":
+        raise InputError(
+            f"scope is {scope!r}, but method {name!r} has its own, {own!r}: leave scope out."
+        )
+    return own
