@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,9 @@ from snip.anatomy.packed import packed_parts
 from snip.anatomy.parameters import Predicate, left_out
 from snip.common.errors import nearest
 from snip.masks import Masks, held_masks, versions
-from snip.methods import Method, named_method
-from snip.scoring.batches import LossFn, SeenBatches, cross_entropy, name_of
+from snip.methods import AtInitialisation, Score, named_method, scope_of
+from snip.methods.rounds import Scorer, in_rounds
+from snip.scoring.batches import LossFn
 from snip.scoring.checks import (
     check_signal,
     scorable_parameters,
@@ -23,11 +24,11 @@ from snip.scoring.checks import (
     without_biases,
     zero_biases,
 )
+from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring, checked_scoring
-from snip.scoring.waking import score_awake
 from snip.selection.budgets import Scope, check_scope_names
 from snip.selection.checks import check_request, require_some_kept
-from snip.selection.costs import count_uses, element_flops
+from snip.selection.costs import element_flops
 from snip.selection.repair import with_a_path
 from snip.selection.select import select
 from snip.selection.survivors import with_survivors
@@ -44,7 +45,7 @@ def prune(
     sparsity: float,
     loss_fn: LossFn | None = None,
     params: Predicate | None = None,
-    method: str | Method = "snip",
+    method: str | Score | AtInitialisation = "snip",
     scope: Scope = "global",
     floor: float | str = AUTO,
     budget: str = "connections",
@@ -55,14 +56,15 @@ def prune(
 
     `batches` is one batch (a tensor, a mapping, or a tuple or list with a tensor in it) or an
     iterable of them; `loss_fn(model, batch)` is cross-entropy of an (inputs, targets) pair unless
-    given. `method` is a name in `snip.methods.METHODS` or a function like those; `scoring` says
+    given. `method` is a name in `snip.methods.METHODS` or a function that scores; `scoring` says
     how it scores. `floor` is what each layer keeps at least: "auto" is 0, or, if no path from
     input to output would be left, what leaves one. `budget="flops"` keeps the most sensitivity
     per FLOP: `sparsity` is then the fraction of the FLOPs that is saved. `biases="keep"` leaves
     them all. A model that is pruned already is pruned further. If anything is refused, nothing is
     changed.
     """
-    name, score = named_method(method)
+    name, chosen = named_method(method)
+    scope = scope_of(name, chosen, scope)
     _check(model, params, sparsity, scope, floor, budget, biases, scoring)
     out = left_out(model, params)
     warn_of_parametrized(out)
@@ -70,31 +72,35 @@ def prune(
     if biases == "keep":
         params, kept = without_biases(model, params)
         out |= dict.fromkeys(kept, "bias, kept")
-    seen = SeenBatches(batches, scoring.batch_dim)
-    with count_uses(model) as counter:
-        score_once = partial(score, model, seen, loss_fn, params=params, scoring=scoring)
-        scores = score_awake(model, seen, params, scoring, score_once)
-    check_signal(model, scores)
-    costs = element_flops(scores, counter.uses) if budget == "flops" else None
-    within = held_masks(model)
-    scores = with_survivors(model, scores, within=within, costs=costs)
+    scorer = Scorer(chosen, model, batches, loss_fn, params, scoring)
     least = 0 if isinstance(floor, str) else floor
-    selecting = partial(
-        select, scores, sparsity=sparsity, scope=scope, floor=least, within=within, costs=costs,
-        packed=packed_parts(model),
-    )  # fmt: skip
-    masks = selecting()
+    with scorer.awake() as scores:
+        check_signal(model, scores)
+        costs = element_flops(scores, scorer.uses) if budget == "flops" else None
+        selecting = partial(_selected, model, held_masks(model), costs)
+        scores = in_rounds(scorer, scores, partial(selecting, floor=least), sparsity, scope)
+    selecting = partial(selecting, scores, sparsity=sparsity, scope=scope, floor=least)
     repair = floor == AUTO and scope == "global" and costs is None
     masks = with_a_path(
-        model, masks, counter.call, selecting, repair=repair, batch_dim=scoring.batch_dim
+        model, selecting(), scorer.call, selecting, repair=repair, batch_dim=scoring.batch_dim
     )
-    about = {**seen.provenance(), **asdict(scoring), "loss": name_of(loss_fn or cross_entropy)}
-    about |= {"method": name, "budget": budget, "uses": counter.uses}
-    about |= {"left_out": out, "zero_biases": zero_biases(model, scores)}
-    about |= {"seed": torch.initial_seed()}
+    about = {**scorer.provenance(), "method": name, "budget": budget, "left_out": out}
+    about |= {"zero_biases": zero_biases(model, scores), "seed": torch.initial_seed()}
     masks = masks.with_provenance(**about, versions=versions())
     masks.apply(model)
     return masks
+
+
+def _selected(
+    model: nn.Module,
+    within: Masks | None,
+    costs: Mapping[str, float] | None,
+    scores: Scores,
+    **settings: Any,
+) -> Masks:
+    """What `select` keeps of this model: inside what it has left, and with what its norms need."""
+    scores = with_survivors(model, scores, within=within, costs=costs)
+    return select(scores, within=within, costs=costs, packed=packed_parts(model), **settings)
 
 
 def _check(

@@ -10,6 +10,7 @@ from torch import nn
 
 from snip.anatomy.parameters import Predicate
 from snip.common.errors import InputError
+from snip.methods.kinds import AtInitialisation, Needs
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores, accumulated_gradients
 from snip.scoring.settings import Scoring
@@ -28,6 +29,9 @@ def connection_sensitivity(
         model, batches, loss_fn, params=params, scoring=scoring, times_weights=True
     )
     return {name: product.abs_() for name, product in products.items()}
+
+
+SNIP = AtInitialisation(connection_sensitivity, Needs("connection sensitivity"))
 
 
 def normalize(scores: Mapping[str, torch.Tensor]) -> Scores:
