@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.anatomy.calling import Call, example, inputs_of
 from snip.anatomy.parameters import Predicate, left_out
 from snip.common.errors import nearest
 from snip.masks import Masks, held_masks, versions
@@ -25,6 +26,12 @@ from snip.scoring.waking import score_awake
 from snip.selection.budgets import Scope, check_scope_names
 from snip.selection.checks import check_request, require_some_kept
 from snip.selection.costs import count_uses, element_flops
+from snip.selection.granularity import (
+    Granularity,
+    asked_sparsity,
+    check_granularity,
+    checked_granularity,
+)
 from snip.selection.repair import with_a_path
 from snip.selection.select import select
 from snip.selection.survivors import with_survivors
@@ -38,10 +45,11 @@ def prune(
     model: nn.Module,
     batches: Any,
     *,
-    sparsity: float,
+    sparsity: float | None = None,
     loss_fn: LossFn | None = None,
     params: Predicate | None = None,
     method: str | Method = "snip",
+    granularity: str | Granularity = "element",
     scope: Scope = "global",
     floor: float | str = AUTO,
     budget: str = "connections",
@@ -53,14 +61,18 @@ def prune(
     `batches` is one batch (a tensor, a mapping, or a tuple or list with a tensor in it) or an
     iterable of them; `loss_fn(model, batch)` is cross-entropy of an (inputs, targets) pair unless
     given. `method` is a name in `snip.methods.METHODS` or a function like those; `scoring` says
-    how it scores. `floor` is what each layer keeps at least: "auto" is 0, or, if no path from
-    input to output would be left, what leaves one. `budget="flops"` keeps the most sensitivity
-    per FLOP: `sparsity` is then the fraction of the FLOPs that is saved. `biases="keep"` leaves
-    them all. A model that is pruned already is pruned further. If anything is refused, nothing is
-    changed.
+    how it scores. `granularity` is what is kept or removed whole: "element", single connections;
+    "channel", units, which `snip.shrink` then takes out; n of m inputs such as "2:4", which needs
+    no sparsity; blocks of a weight such as "4x4". `floor` is what each layer keeps at least:
+    "auto" is 0, or, if no path from input to output would be left, what leaves one.
+    `budget="flops"` keeps the most sensitivity per FLOP: `sparsity` is then the fraction of the
+    FLOPs that is saved. `biases="keep"` leaves them all. A model that is pruned already is pruned
+    further. If anything is refused, nothing is changed.
     """
     name, score = named_method(method)
-    _check(model, params, sparsity, scope, floor, budget, biases, scoring)
+    granularity = checked_granularity(granularity)
+    sparsity = asked_sparsity(granularity, sparsity)
+    _check(model, params, sparsity, granularity, scope, floor, budget, biases, scoring)
     out = left_out(model, params)
     warn_of_parametrized(out)
     if biases == "keep":
@@ -73,11 +85,15 @@ def prune(
     check_signal(model, scores)
     costs = element_flops(scores, counter.uses) if budget == "flops" else None
     within = held_masks(model)
-    scores = with_survivors(model, scores, within=within, costs=costs)
-    selecting = partial(select, scores, sparsity=sparsity, within=within)
+    granularity = granularity.on(model, _example(model, counter.call, seen))
+    scores = with_survivors(
+        model, scores, within=within, costs=costs, together=granularity.together
+    )
+    selecting = partial(select, scores, sparsity=sparsity, within=within, granularity=granularity)
     least = 0 if isinstance(floor, str) else floor
     masks = selecting(scope=scope, floor=least, costs=costs)
-    floors = selecting if scope == "global" and costs is None else None
+    plain = scope == "global" and costs is None and granularity.takes_shares
+    floors = selecting if plain else None
     masks = with_a_path(
         model, masks, counter.call, floors, repair=floor == AUTO, batch_dim=scoring.batch_dim
     )
@@ -89,10 +105,18 @@ def prune(
     return masks
 
 
+def _example(model: nn.Module, made: Call | None, seen: SeenBatches) -> Any:
+    """What the model was called with, or can be: a method may score without calling it."""
+    if made is not None:
+        return inputs_of(model, made)
+    return next((example(model, batch) for batch in seen.batches), None)
+
+
 def _check(
     model: nn.Module,
     params: Predicate | None,
     sparsity: float,
+    granularity: Granularity,
     scope: Scope,
     floor: float | str,
     budget: str,
@@ -104,7 +128,9 @@ def _check(
         raise nearest("budget", budget, BUDGETS)
     if biases not in BIASES:
         raise nearest("biases", biases, BIASES)
-    check_request(sparsity, scope, 0 if floor == AUTO else floor, by_cost=budget == "flops")
+    least = 0 if floor == AUTO else floor
+    check_request(sparsity, scope, least, by_cost=budget == "flops")
+    check_granularity(granularity, scope, float(least), by_cost=budget == "flops")
     checked_scoring(scoring)
     chosen = scorable_parameters(model, params)
     check_scope_names(scope, chosen)

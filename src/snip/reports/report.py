@@ -14,6 +14,7 @@ from snip.common.errors import InputError
 from snip.masks import Masks, held_masks
 from snip.paths.connectivity import Connectivity, connectivity, example_input
 from snip.reports.findings import warnings_of
+from snip.reports.granularity import granularity_note
 from snip.reports.rows import Row, rows_of
 from snip.selection.costs import flops_per_element, uses
 
@@ -31,6 +32,8 @@ class Report:
     flops_left_out: float = 0.0  # FLOPs per sample of weights that were not up for pruning
     outputs: int | None = None
     dead_outputs: tuple[int, ...] = ()
+    granularity: str | None = None  # what was kept or removed whole
+    granularity_note: str = ""  # what that gives
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -149,6 +152,8 @@ def report(
         flops_left_out=_flops_left_out(model, masks, used),
         outputs=found.outputs,
         dead_outputs=found.dead_outputs,
+        granularity=masks.provenance.granularity,
+        granularity_note=granularity_note(model, masks),
         warnings=warnings_of(model, masks, found),
         notes=tuple(notes),
     )

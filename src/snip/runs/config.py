@@ -22,6 +22,7 @@ from snip.models.resolve import OWN
 from snip.scoring.settings import REDUCTIONS, Scoring
 from snip.selection.budgets import SCOPES, checked_sparsity
 from snip.selection.checks import check_request
+from snip.selection.granularity import asked_sparsity, check_granularity, checked_granularity
 from snip.training.config import TrainConfig
 from snip.training.schedule import paper_schedule
 
@@ -30,7 +31,7 @@ PROTOCOLS = ("train-scored", "redraw")
 # Fields that decide only the masks: they make no difference to a dense run, which has none.
 SCORING = (
     "method", "initializer", "score_batch_size", "score_batches", "reduction", "decay",
-    "scope", "floor", "budget", "batch_norm",
+    "granularity", "scope", "floor", "budget", "batch_norm",
 )  # fmt: skip
 
 
@@ -42,6 +43,7 @@ class RunConfig:
     sparsity: float  # 0 trains the dense reference
     dataset: str = ""  # by default the model's first
     method: str = "snip"
+    granularity: str = "element"
     protocol: str = "train-scored"
     initializer: str = ""  # of the scored weights; by default "vs", for a user's network "own"
     train_initializer: str = ""  # of the trained weights; by default the same
@@ -169,11 +171,19 @@ class RunConfig:
         self._set("sparsity", checked_sparsity(self.sparsity))
         least = 0.0 if self.floor == AUTO else self.floor
         check_request(self.sparsity, self.scope, least, by_cost=self.budget == "flops")
+        self._check_granularity(float(least))
         self._set("floor", AUTO if self.floor == AUTO else float(self.floor))
         self._set("decay", checked_number("decay", self.decay, below=1))
         checked_whole("score_batch_size", self.score_batch_size, least=1)
         checked_whole("score_batches", self.score_batches, least=1)
         checked_whole("seed", self.seed, least=0)
+
+    def _check_granularity(self, least: float) -> None:
+        granularity = checked_granularity(self.granularity)
+        self._set("granularity", str(granularity))
+        if self.sparsity:  # the dense reference is the same for every granularity
+            asked_sparsity(granularity, self.sparsity)
+            check_granularity(granularity, self.scope, least, by_cost=self.budget == "flops")
 
     def _check_together(self) -> None:
         if self.train is not None and self.train.seed not in (0, self.seed):

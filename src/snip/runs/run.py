@@ -199,6 +199,7 @@ def prune_network(config: RunConfig, dataset: Dataset, model: nn.Module) -> Mask
             batches,
             sparsity=config.sparsity,
             method=config.method,
+            granularity=config.granularity,
             scope=config.scope,
             floor=config.floor,
             budget=config.budget,
