@@ -1,11 +1,13 @@
 """Blocks and n of m inputs: exact counts, the tie rule, and oracles that try everything."""
 
+import dataclasses
 import itertools
 from fractions import Fraction
 from math import prod
 
 import pytest
 import torch
+from cli_fixtures import HALF, LENET
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import ConvNet, Mlp
@@ -18,6 +20,8 @@ from torch.sparse._semi_structured_conversions import (
 
 import snip
 from snip.anatomy.normed import normed_weights
+from snip.cli import main
+from snip.runs import RunConfig
 from snip.selection.granularity import checked_granularity
 
 BATCH = torch.randn(8, 6), torch.arange(8) % 3
@@ -61,7 +65,7 @@ def blocks_of(scores, within, rows, columns):
 
 
 @given(data=st.data(), rows=st.integers(1, 3), columns=st.integers(1, 4))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_the_best_whole_blocks_stay_as_many_as_kappa_allows(data, rows, columns):
     scores = data.draw(parameters())
     within = data.draw(some_left(scores))
@@ -93,7 +97,7 @@ def test_the_best_whole_blocks_stay_as_many_as_kappa_allows(data, rows, columns)
 
 
 @given(data=st.data(), n=st.integers(1, 3), m=st.integers(2, 4))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_the_best_n_of_every_m_inputs_stay(data, n, m):
     scores = data.draw(parameters(fewest_dimensions=2))
     within = data.draw(some_left(scores))
@@ -294,3 +298,46 @@ def test_the_report_counts_blocks():
     assert report.granularity_note in str(report)
     other = snip.Masks(masks, snip.masks.Provenance(granularity="of another version"))
     assert snip.report(model, other).granularity_note == ""
+
+
+def test_a_network_without_a_path_is_repaired_in_whole_blocks():
+    model = nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(3)))
+    with torch.no_grad():
+        model[1].weight *= 1e-3  # removed first where the weight itself is the score
+    batch = torch.randn(4, 16), torch.arange(4)
+
+    def scores(model, batches, loss_fn=None, **settings_):
+        for x, _ in batches:
+            model(x)  # how the model is called must be seen for its paths to be followed
+        return own_scores(model, batches)
+
+    with pytest.warns(snip.SnipWarning, match=r"pruned with floor=.* instead"):
+        masks = snip.prune(model, batch, method=scores, sparsity=0.8, granularity="4x4")
+    blocks = masks["1.weight"].view(4, 4, 4, 4).sum((1, 3))
+    assert set(blocks.flatten().tolist()) == {0, 16}
+    assert masks.kept == 144  # the most whole blocks that 154 connections allow
+
+
+def test_a_run_has_a_granularity_that_renames_no_older_folder():
+    plain = RunConfig(model="lenet-300-100", sparsity=0.5)
+    assert plain == RunConfig(model="lenet-300-100", sparsity=0.5, granularity="element")
+    blocks = dataclasses.replace(plain, granularity="4X4")
+    assert blocks.granularity == "4x4"
+    assert blocks.folder_name != plain.folder_name
+    assert RunConfig.from_dict(blocks.to_dict()) == blocks
+    dense = dataclasses.replace(plain, sparsity=0)
+    assert dataclasses.replace(dense, granularity="2:4").folder_name == dense.folder_name
+    with pytest.raises(snip.InputError, match=r"'1:4' removes 0\.75"):
+        dataclasses.replace(plain, granularity="1:4")
+    with pytest.raises(snip.InputError, match="did you mean 'channel'"):
+        dataclasses.replace(plain, granularity="channels")
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_the_command_line_prunes_in_any_granularity(tmp_path):
+    prune = ["prune", *LENET, *HALF, "--out", str(tmp_path / "m.safetensors"), "--granularity"]
+    for granularity in ("channel", "2:4", "4x4"):
+        assert main([*prune, granularity]) == 0
+        masks = snip.Masks.load(tmp_path / "m.safetensors")
+        assert masks.provenance.granularity == granularity
+    assert main([*prune, "5x"]) != 0
