@@ -45,7 +45,9 @@ class Channel(Granularity):
     """Whole units: the channels of a convolution, the neurons of a linear layer.
 
     With a unit go its weights, its bias, and what the next layers read of it, so that
-    `snip.shrink` can take it out of the network.
+    `snip.shrink` can take it out of the network. Units that are added go together. Units that an
+    output reads stay, and so do those that are read by what `snip.shrink` cannot cut. Each layer
+    keeps the same share of its units.
     """
 
     takes_shares: ClassVar[bool] = False
@@ -93,7 +95,10 @@ class NofM(Granularity):
 
 @dataclass(frozen=True)
 class Block(Granularity):
-    """Blocks of a weight as a matrix [outputs, inputs x positions]; a bias has one column."""
+    """Blocks of a weight as a matrix [outputs, inputs x positions]; a bias is one column.
+
+    Where the matrix does not divide, the blocks at its border are smaller.
+    """
 
     rows: int
     columns: int
@@ -168,9 +173,10 @@ def check_granularity(
 
 def _turned(model: nn.Module) -> frozenset[str]:
     """Weights that are stored [inputs, outputs]: transposed convolutions, Hugging Face's Conv1D."""
+    model = unwrap(model)
     return frozenset(
         name
-        for name, owners in parameter_owners(unwrap(model)).items()
+        for name, owners in parameter_owners(model).items()
         if any(isinstance(layer, _ConvTransposeNd) or is_conv1d(layer) for _, layer in owners)
         and is_weight(model.get_parameter(name).shape)
     )

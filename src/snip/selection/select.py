@@ -54,9 +54,9 @@ def select(
     costs: what one element of each parameter costs (FLOPs, say). Then `sparsity` is the fraction
     of the total cost that is saved at least, and the connections with the most score per cost stay.
     granularity: what is kept or removed whole: "element", "channel" (as `snip.Channel().on(model,
-    batch)`), n of m inputs such as "2:4", which has its own sparsity, or blocks such as "4x4". Of
-    blocks and channels those with the most score per connection stay, as many as kappa
-    connections allow.
+    batch)`), n of m inputs such as "2:4", which has its own sparsity, or blocks such as "4x4".
+    Blocks with the most score per connection stay, and the same share of each layer's channels, as
+    many as kappa connections allow: the masks then keep kappa or a little less.
     """
     granularity = checked_granularity(granularity)
     sparsity = asked_sparsity(granularity, sparsity)
