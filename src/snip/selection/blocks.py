@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from snip.selection.granularity import Block
-from snip.selection.groups import Tensors, best_groups
+from snip.selection.groups import Tensors, best_groups, per_cost
 from snip.selection.topk import Cost
 
 Tensor = torch.Tensor
@@ -40,7 +40,7 @@ def keep_blocks(
     ranked = {}
     for name, score in scores.items():
         sums = block_sums(block, name, score.where(left[name], 0)).cpu()
-        ranked[name] = sums / (sizes[name].clamp(min=1) * float(prices[name]))
+        ranked[name] = per_cost(sums / sizes[name].clamp(min=1), prices[name])
 
     def spent(blocks: Tensors) -> Cost:
         return sum(prices[name] * int(sizes[name][kept].sum()) for name, kept in blocks.items())

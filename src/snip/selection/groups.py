@@ -36,3 +36,11 @@ def best_groups(
     if reach and count < competing and cost_of(count) < budget:
         count += 1
     return keep_top(scores, count, within)
+
+
+def per_cost(score: torch.Tensor, cost: Cost) -> torch.Tensor:
+    """Scores by which connections of one cost compete with those of another.
+
+    A score below zero speaks for removal, the more so the more the connection costs.
+    """
+    return torch.where(score < 0, score * float(cost), score / float(cost))

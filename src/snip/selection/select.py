@@ -28,6 +28,7 @@ from snip.selection.granularity import (
     check_granularity,
     checked_granularity,
 )
+from snip.selection.groups import per_cost
 from snip.selection.n_of_m import keep_n_of_m
 from snip.selection.topk import Cost, keep_top
 from snip.selection.units import keep_units
@@ -102,7 +103,7 @@ def _best(
     if isinstance(granularity, Channel):
         return keep_units(granularity, scores, budget, within, costs)
     if costs is not None:
-        scores = {name: score / float(costs[name]) for name, score in scores.items()}
+        scores = {name: per_cost(score, costs[name]) for name, score in scores.items()}
     return keep_top(scores, budget, within, costs)
 
 

@@ -39,8 +39,9 @@ def with_survivors(
     if not normed:
         return raised
     prices = list((costs or {"each": 1.0}).values())
-    best = max(float(score.max()) for score in scores.values() if score.numel())
-    top = 2 * best * together * max(prices) / min(prices)
+    # Scores may have a sign, and a price multiplies a score below zero.
+    largest = max(float(score.abs().max()) for score in scores.values() if score.numel())
+    top = 2 * largest * together * max(prices) / min(prices)
     for name, weight in normed.items():
         score = scores[name].clone()
         inside = (within or {}).get(name)
