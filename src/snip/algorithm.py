@@ -27,6 +27,7 @@ from snip.selection.budgets import Scope, check_scope_names
 from snip.selection.checks import check_request, require_some_kept
 from snip.selection.costs import count_uses, element_flops
 from snip.selection.granularity import (
+    Channel,
     Granularity,
     asked_sparsity,
     check_granularity,
@@ -85,7 +86,9 @@ def prune(
     check_signal(model, scores)
     costs = element_flops(scores, counter.uses) if budget == "flops" else None
     within = held_masks(model)
-    granularity = granularity.on(model, _example(model, counter.call, seen))
+    # Only units must be followed through a call; a loss may call the model's parts alone.
+    called = _example(model, counter.call, seen) if isinstance(granularity, Channel) else None
+    granularity = granularity.on(model, called)
     scores = with_survivors(
         model, scores, within=within, costs=costs, together=granularity.together
     )
