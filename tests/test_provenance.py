@@ -16,7 +16,7 @@ from snip.masks.masks import checksum
 # A value of the wrong kind for every field, as a file could hold it.
 WRONG = {
     "method": 5, "rounds": 1.5, "control": 1, "sparsity_asked": "0.9", "scope": 0.5, "floor": [1],
-    "budget": {}, "reduction": 1,
+    "budget": {}, "granularity": 4, "reduction": 1,
     "decay": "0.9", "batch_norm": False, "loss_reduction": 0, "batch_dim": 1.5, "zero_parts": 1,
     "loss": ["x"], "batches": 2.5, "samples": True, "input_shape": [1, "2"], "input_dtype": 32,
     "uses": {"w": "1"}, "left_out": ["norm"], "protocol": 1, "seeds": {"run": 0.5}, "dataset": 7,

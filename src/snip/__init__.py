@@ -26,6 +26,7 @@ _ROOMS = {
     "snip.models.initializers": ("initialize",),
     "snip.reports.report": ("Report", "report"),
     "snip.scoring.settings": ("Scoring",),
+    "snip.selection.granularity": ("Block", "Channel", "Element", "NofM"),
     "snip.selection.select": ("select",),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}

@@ -21,4 +21,8 @@ from snip.models.initializers import initialize as initialize
 from snip.reports.report import Report as Report
 from snip.reports.report import report as report
 from snip.scoring.settings import Scoring as Scoring
+from snip.selection.granularity import Block as Block
+from snip.selection.granularity import Channel as Channel
+from snip.selection.granularity import Element as Element
+from snip.selection.granularity import NofM as NofM
 from snip.selection.select import select as select

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.anatomy.calling import example, inputs_of
 from snip.anatomy.packed import packed_parts
 from snip.anatomy.parameters import Predicate, left_out
 from snip.common.errors import nearest
@@ -29,6 +30,13 @@ from snip.scoring.settings import Scoring, checked_scoring
 from snip.selection.budgets import Scope, check_scope_names
 from snip.selection.checks import check_request, require_some_kept
 from snip.selection.costs import element_flops
+from snip.selection.granularity import (
+    Channel,
+    Granularity,
+    asked_sparsity,
+    check_granularity,
+    checked_granularity,
+)
 from snip.selection.repair import with_a_path
 from snip.selection.select import select
 from snip.selection.survivors import with_survivors
@@ -42,10 +50,11 @@ def prune(
     model: nn.Module,
     batches: Any,
     *,
-    sparsity: float,
+    sparsity: float | None = None,
     loss_fn: LossFn | None = None,
     params: Predicate | None = None,
     method: str | Score | AtInitialisation = "snip",
+    granularity: str | Granularity = "element",
     scope: Scope = "global",
     floor: float | str = AUTO,
     budget: str = "connections",
@@ -57,15 +66,19 @@ def prune(
     `batches` is one batch (a tensor, a mapping, or a tuple or list with a tensor in it) or an
     iterable of them; `loss_fn(model, batch)` is cross-entropy of an (inputs, targets) pair unless
     given. `method` is a name in `snip.methods.METHODS` or a function that scores; `scoring` says
-    how it scores. `floor` is what each layer keeps at least: "auto" is 0, or, if no path from
-    input to output would be left, what leaves one. `budget="flops"` keeps the most sensitivity
-    per FLOP: `sparsity` is then the fraction of the FLOPs that is saved. `biases="keep"` leaves
-    them all. A model that is pruned already is pruned further. If anything is refused, nothing is
-    changed.
+    how it scores. `granularity` is what is kept or removed whole: "element", single connections;
+    "channel", units, which `snip.shrink` then takes out; n of m inputs such as "2:4", which needs
+    no sparsity; blocks of a weight such as "4x4". `floor` is what each layer keeps at least:
+    "auto" is 0, or, if no path from input to output would be left, what leaves one.
+    `budget="flops"` keeps the most sensitivity per FLOP: `sparsity` is then the fraction of the
+    FLOPs that is saved. `biases="keep"` leaves them all. A model that is pruned already is pruned
+    further. If anything is refused, nothing is changed.
     """
     name, chosen = named_method(method)
     scope = scope_of(name, chosen, scope)
-    _check(model, params, sparsity, scope, floor, budget, biases, scoring)
+    granularity = checked_granularity(granularity)
+    sparsity = asked_sparsity(granularity, sparsity)
+    _check(model, params, sparsity, granularity, scope, floor, budget, biases, scoring)
     out = left_out(model, params)
     warn_of_parametrized(out)
     warn_of_left_out(model, out)
@@ -77,10 +90,14 @@ def prune(
     with scorer.awake() as scores:
         check_signal(model, scores)
         costs = element_flops(scores, scorer.uses) if budget == "flops" else None
+        granularity = _on_model(granularity, scorer)
         selecting = partial(_selected, model, held_masks(model), costs)
-        scores = in_rounds(scorer, scores, partial(selecting, floor=least), sparsity, scope)
-    selecting = partial(selecting, scores, sparsity=sparsity, scope=scope, floor=least)
-    repair = floor == AUTO and scope == "global" and costs is None
+        a_round = partial(selecting, granularity=granularity.on_the_way, floor=least)
+        scores = in_rounds(scorer, scores, a_round, sparsity, scope)
+    selecting = partial(
+        selecting, scores, sparsity=sparsity, granularity=granularity, scope=scope, floor=least
+    )
+    repair = floor == AUTO and scope == "global" and costs is None and granularity.takes_shares
     masks = with_a_path(
         model, selecting(), scorer.call, selecting, repair=repair, batch_dim=scoring.batch_dim
     )
@@ -96,17 +113,34 @@ def _selected(
     within: Masks | None,
     costs: Mapping[str, float] | None,
     scores: Scores,
+    *,
+    granularity: Granularity,
     **settings: Any,
 ) -> Masks:
     """What `select` keeps of this model: inside what it has left, and with what its norms need."""
-    scores = with_survivors(model, scores, within=within, costs=costs)
-    return select(scores, within=within, costs=costs, packed=packed_parts(model), **settings)
+    scores = with_survivors(
+        model, scores, within=within, costs=costs, together=granularity.together
+    )
+    settings |= {"granularity": granularity, "packed": packed_parts(model)}
+    return select(scores, within=within, costs=costs, **settings)
+
+
+def _on_model(granularity: Granularity, scorer: Scorer) -> Granularity:
+    """The granularity with what it must know of the model that is scored."""
+    # Only units must be followed through a call; a loss may call the model's parts alone.
+    called = None
+    if isinstance(granularity, Channel):
+        called = inputs_of(scorer.model, scorer.call)
+        if called is None:
+            called = next((example(scorer.model, batch) for batch in scorer.seen.batches), None)
+    return granularity.on(scorer.model, called)
 
 
 def _check(
     model: nn.Module,
     params: Predicate | None,
     sparsity: float,
+    granularity: Granularity,
     scope: Scope,
     floor: float | str,
     budget: str,
@@ -118,7 +152,9 @@ def _check(
         raise nearest("budget", budget, BUDGETS)
     if biases not in BIASES:
         raise nearest("biases", biases, BIASES)
-    check_request(sparsity, scope, 0 if floor == AUTO else floor, by_cost=budget == "flops")
+    least = 0 if floor == AUTO else floor
+    check_request(sparsity, scope, least, by_cost=budget == "flops")
+    check_granularity(granularity, scope, float(least), by_cost=budget == "flops")
     checked_scoring(scoring)
     chosen = scorable_parameters(model, params)
     check_scope_names(scope, chosen)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
+from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, first_line
 
@@ -31,6 +32,15 @@ def arguments(model: nn.Module, inputs: Any) -> Call:
     if type(inputs) not in (tuple, list):
         return (inputs,), {}
     return (tuple(inputs) if _accepts(model, inputs) else (inputs[0],)), {}
+
+
+def inputs_of(model: nn.Module, made: Call | None) -> Any:
+    """What `call` needs to repeat a call of the model; None if there was none."""
+    if made is None or not made[1]:
+        return None if made is None else made[0]
+    args, kwargs = made
+    names = inspect.signature(unwrap(model).forward).parameters
+    return dict(zip(names, args, strict=False)) | kwargs
 
 
 def _accepts(model: nn.Module, inputs: Any) -> bool:

@@ -23,6 +23,7 @@ from snip.models.initializers import INITIALIZERS
 from snip.runs import METHODS, PROTOCOLS, RunConfig
 from snip.scoring.settings import REDUCTIONS
 from snip.selection.budgets import SCOPES
+from snip.selection.granularity import GRANULARITIES
 from snip.training import OPTIMIZERS, SCHEDULES, TrainConfig
 
 METAVARS: dict[type, str] = {str: "NAME", int: "N", float: "X", bool: ""}
@@ -52,6 +53,11 @@ RUN_FLAGS: dict[str, Flag] = {
     "dataset": Flag("A data set of `snip data`.", open="the network's first", choices=(*IMAGES,)),
     "seed": Flag("Of the weights, the scoring batch and the order of the data."),
     "method": Flag("How connections are chosen.", choices=(*METHODS,)),
+    "granularity": Flag(
+        "What is kept or removed whole: single connections (element), units (channel), n of m "
+        "inputs (2:4), blocks of a weight (4x4).",
+        suggested=GRANULARITIES,
+    ),
     "protocol": Flag(
         "Train the weights that were scored (the paper's text), or draw again under the same "
         "masks (the authors' code).",

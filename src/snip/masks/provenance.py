@@ -26,6 +26,7 @@ class Provenance:
     scope: str | dict[str, float] | None = None
     floor: float | None = None
     budget: str | None = None
+    granularity: str | None = None  # "element", "channel", "2:4", "4x4"
     # The fields of snip.Scoring.
     reduction: str | None = None
     decay: float | None = None

@@ -24,6 +24,7 @@ from snip.methods import AtInitialisation, Score, named_method
 from snip.methods.random import fresh_generator
 from snip.scoring.gradients import Scores
 from snip.selection.budgets import layers
+from snip.selection.granularity import Element
 from snip.selection.topk import keep_top
 
 SHUFFLE, RANDOM, REDRAW, INVERT = "shuffle", "random", "redraw", "invert"
@@ -60,10 +61,11 @@ OF_MASKS: dict[str, Callable[[Masks], Masks]] = {SHUFFLE: shuffled, RANDOM: rand
 
 
 def _drawn(masks: Masks, groups: Iterable[list[str]]) -> Masks:
-    """Masks that keep as many connections of each group, drawn at random."""
+    """Masks that keep as many single connections of each group, drawn at random."""
     generator = fresh_generator()
     kept: dict[str, torch.Tensor] = {}
     for names in groups:
         scores = {name: torch.rand(masks[name].shape, generator=generator) for name in names}
         kept |= keep_top(scores, sum(int(masks[name].count_nonzero()) for name in names))
-    return Masks({name: kept[name] for name in masks}, masks.provenance)
+    drawn = Masks({name: kept[name] for name in masks}, masks.provenance)
+    return drawn.with_provenance(granularity=str(Element()))

@@ -14,6 +14,7 @@ from snip.common.errors import InputError
 from snip.masks import Masks, held_masks
 from snip.paths.connectivity import Connectivity, connectivity, example_input
 from snip.reports.findings import warnings_of
+from snip.reports.granularity import granularity_note
 from snip.reports.rows import Row, rows_of
 from snip.selection.costs import flops_per_element, uses
 
@@ -36,6 +37,8 @@ class Report:
     outputs: int | None = None
     dead_outputs: tuple[int, ...] = ()
     zero_biases: int | None = None  # of those up for pruning; None: not known
+    granularity: str | None = None  # what was kept or removed whole
+    granularity_note: str = ""  # what that gives
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -155,6 +158,8 @@ def report(
         outputs=found.outputs,
         dead_outputs=found.dead_outputs,
         zero_biases=masks.provenance.zero_biases,
+        granularity=masks.provenance.granularity,
+        granularity_note=granularity_note(model, masks),
         warnings=warnings_of(model, masks, found),
         notes=tuple(notes),
     )

@@ -57,6 +57,7 @@ def summary(report: Report) -> list[str]:
             f"kept ({percent(report.flops_ratio or 0.0)}): multiplications and additions with "
             "weights, not time."
         )
+    lines += [report.granularity_note] if report.granularity_note else []
     lines += _biases(report)
     if report.left_out:
         lines.append(f"Left out: {left_out_summary(report)}.")

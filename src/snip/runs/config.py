@@ -21,8 +21,9 @@ from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
 from snip.models.resolve import OWN
 from snip.scoring.settings import REDUCTIONS, Scoring
-from snip.selection.budgets import SCOPES, checked_sparsity
+from snip.selection.budgets import SCOPES, Scope, checked_sparsity
 from snip.selection.checks import check_request
+from snip.selection.granularity import asked_sparsity, check_granularity, checked_granularity
 from snip.training.config import TrainConfig
 from snip.training.schedule import paper_schedule
 
@@ -31,7 +32,7 @@ PROTOCOLS = ("train-scored", REDRAW)
 # Fields that decide only the masks: they make no difference to a dense run, which has none.
 SCORING = (
     "method", "initializer", "score_batch_size", "score_batches", "reduction", "decay",
-    "scope", "floor", "budget", "batch_norm", "control",
+    "granularity", "scope", "floor", "budget", "batch_norm", "control",
 )  # fmt: skip
 
 
@@ -43,6 +44,7 @@ class RunConfig:
     sparsity: float  # 0 trains the dense reference
     dataset: str = ""  # by default the model's first
     method: str = "snip"
+    granularity: str = "element"
     protocol: str = "train-scored"
     initializer: str = ""  # of the scored weights; by default "vs", for a user's network "own"
     train_initializer: str = ""  # of the trained weights; by default the same
@@ -177,11 +179,19 @@ class RunConfig:
         least = 0.0 if self.floor == AUTO else self.floor
         scope = scope_of(self.method, METHODS[self.method], self.scope)
         check_request(self.sparsity, scope, least, by_cost=self.budget == "flops")
+        self._check_granularity(scope, float(least))
         self._set("floor", AUTO if self.floor == AUTO else float(self.floor))
         self._set("decay", checked_number("decay", self.decay, below=1))
         checked_whole("score_batch_size", self.score_batch_size, least=1)
         checked_whole("score_batches", self.score_batches, least=1)
         checked_whole("seed", self.seed, least=0)
+
+    def _check_granularity(self, scope: Scope, least: float) -> None:
+        granularity = checked_granularity(self.granularity)
+        self._set("granularity", str(granularity))
+        if self.sparsity:  # the dense reference is the same for every granularity
+            asked_sparsity(granularity, self.sparsity)
+            check_granularity(granularity, scope, least, by_cost=self.budget == "flops")
 
     def _check_together(self) -> None:
         if self.train is not None and self.train.seed not in (0, self.seed):

@@ -201,6 +201,7 @@ def prune_network(config: RunConfig, dataset: Dataset, model: nn.Module) -> Mask
             sparsity=config.sparsity,
             method=config.method,
             control=config.control,
+            granularity=config.granularity,
             scope=config.scope,
             floor=config.floor,
             budget=config.budget,

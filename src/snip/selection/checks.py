@@ -6,10 +6,14 @@ import math
 from collections.abc import Iterator, Mapping
 from numbers import Real
 
+import torch
+
 from snip.anatomy.normed import layer_name
-from snip.common.errors import InputError, warn
+from snip.common.checks import all_finite
+from snip.common.errors import InputError, KindError, warn
 from snip.masks import Masks
 from snip.selection.budgets import Scope, check_scope, checked_sparsity, kept_count
+from snip.selection.granularity import Block, Granularity
 
 
 def check_request(sparsity: float, scope: Scope, floor: float | str, *, by_cost: bool) -> None:
@@ -38,6 +42,15 @@ def require_some_kept(total: int, sparsity: float) -> None:
         )
 
 
+def require_a_group(masks: Masks, granularity: Granularity, sparsity: float) -> None:
+    """Refuse masks that keep nothing because one block is more than may be kept."""
+    if isinstance(granularity, Block) and not masks.kept:
+        raise InputError(
+            f"sparsity {sparsity:g} keeps less than the best block of {granularity} connections: "
+            "ask for a lower sparsity or smaller blocks."
+        )
+
+
 def warn_of_unused_sparsity(masks: Masks, sparsity: float, scope: Scope) -> None:
     """Say so if a scope names a sparsity for everything, and the common one has no effect."""
     if isinstance(scope, str) or any(not named for named in _named_by(scope, masks)):
@@ -52,3 +65,28 @@ def warn_of_unused_sparsity(masks: Masks, sparsity: float, scope: Scope) -> None
 def _named_by(scope: Mapping[str, float], masks: Masks) -> Iterator[bool]:
     """For each parameter, whether it or its layer is in the scope."""
     return (name in scope or layer_name(name) in scope for name in masks)
+
+
+def check_within(scores: Mapping[str, torch.Tensor], within: Mapping[str, torch.Tensor]) -> None:
+    """Refuse masks to stay inside that do not fit the scores."""
+    for name, score in scores.items():
+        mask = within.get(name)
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != score.shape):
+            raise InputError(
+                f"within[{name!r}] is {mask.dtype} {tuple(mask.shape)}: give a bool mask of the "
+                f"scores' shape {tuple(score.shape)}."
+            )
+
+
+def check_scores(scores: Mapping[str, torch.Tensor]) -> None:
+    """Refuse scores that cannot be ranked."""
+    if not isinstance(scores, Mapping) or not scores:
+        raise KindError("scores must be a non-empty mapping from parameter name to tensor.")
+    for name, score in scores.items():
+        if not isinstance(score, torch.Tensor) or not score.is_floating_point():
+            raise KindError(f"the scores of {name!r} are not a floating-point tensor.")
+        if not all_finite(score):
+            raise InputError(
+                f"the scores of {name!r} contain NaN or infinity: they cannot be ranked. "
+                "Look at the loss and at the gradients of this layer."
+            )

@@ -9,22 +9,43 @@ from fractions import Fraction
 import torch
 
 from snip.anatomy.packed import Packed, part_names, split
-from snip.common.checks import all_finite
-from snip.common.errors import InputError, KindError, listed
+from snip.common.errors import InputError, listed
 from snip.masks import Masks, Provenance
+from snip.selection.blocks import keep_blocks
 from snip.selection.budgets import Scope, kept_count, layers, shares
-from snip.selection.checks import check_request, warn_of_unused_sparsity
-from snip.selection.topk import keep_top
+from snip.selection.checks import (
+    check_request,
+    check_scores,
+    check_within,
+    require_a_group,
+    warn_of_unused_sparsity,
+)
+from snip.selection.granularity import (
+    Block,
+    Channel,
+    Granularity,
+    NofM,
+    asked_sparsity,
+    check_granularity,
+    checked_granularity,
+)
+from snip.selection.groups import per_cost
+from snip.selection.n_of_m import keep_n_of_m
+from snip.selection.topk import Cost, keep_top
+from snip.selection.units import keep_units
+
+Tensors = Mapping[str, torch.Tensor]
 
 
 def select(
-    scores: Mapping[str, torch.Tensor],
+    scores: Tensors,
     *,
-    sparsity: float,
+    sparsity: float | None = None,
     scope: Scope = "global",
     floor: float = 0,
-    within: Mapping[str, torch.Tensor] | None = None,
+    within: Tensors | None = None,
     costs: Mapping[str, float] | None = None,
+    granularity: str | Granularity = "element",
     packed: Packed | None = None,
 ) -> Masks:
     """Masks that keep exactly kappa = round(m (1 - sparsity)) connections, the highest scores.
@@ -35,30 +56,68 @@ def select(
     within: masks to stay inside, to prune a pruned model further.
     costs: what one element of each parameter costs (FLOPs, say). Then `sparsity` is the fraction
     of the total cost that is saved at least, and the connections with the most score per cost stay.
+    granularity: what is kept or removed whole: "element", "channel" (as `snip.Channel().on(model,
+    batch)`), n of m inputs such as "2:4", which has its own sparsity, or blocks such as "4x4".
+    Blocks with the most score per connection stay, and the same share of each layer's channels, as
+    many as kappa connections allow: the masks then keep kappa or a little less.
     packed: parameters that hold several layers (q, k and v), with the names of these: each of them
     has a floor of its own.
     """
+    granularity = checked_granularity(granularity)
+    sparsity = asked_sparsity(granularity, sparsity)
     check_request(sparsity, scope, floor, by_cost=costs is not None)
-    sparsity = float(sparsity)
-    _check_scores(scores)
-    _check_within(scores, within or {})
-    if costs is not None:
-        kept = _by_cost(scores, sparsity, within, costs)
+    check_granularity(granularity, scope, floor, by_cost=costs is not None)
+    check_scores(scores)
+    check_within(scores, within or {})
+    if isinstance(granularity, NofM):
+        kept = keep_n_of_m(granularity, scores, within)
+    elif costs is not None:
+        kept = _by_cost(granularity, scores, sparsity, within, costs)
     elif floor:
-        kept = _with_floor(scores, sparsity, floor, within or {}, packed or {})
+        kept = _with_floor(granularity, scores, sparsity, floor, within or {}, packed or {})
     else:
         kept = {}
         for names, count in shares(scores, sparsity, scope):
-            kept |= _keep({name: scores[name] for name in names}, count, within)
+            kept |= _keep(granularity, {name: scores[name] for name in names}, count, within)
     plain = scope if isinstance(scope, str) else {k: float(v) for k, v in scope.items()}
-    asked = Provenance(sparsity_asked=sparsity, scope=plain, floor=float(floor))
+    asked = Provenance(
+        sparsity_asked=sparsity, scope=plain, floor=float(floor), granularity=str(granularity)
+    )
     masks = Masks({name: kept[name] for name in scores}, asked)
+    require_a_group(masks, granularity, sparsity)
     warn_of_unused_sparsity(masks, sparsity, scope)
     return masks
 
 
+def _best(
+    granularity: Granularity,
+    scores: Tensors,
+    budget: Cost,
+    within: Tensors | None,
+    costs: Mapping[str, Cost] | None = None,
+    *,
+    reach: bool = False,
+) -> dict[str, torch.Tensor]:
+    """The best connections, or groups of them, that the budget pays for.
+
+    With `reach`, groups that do not fit it exactly go beyond it, and do not stay below.
+    """
+    if isinstance(granularity, Block):
+        return keep_blocks(granularity, scores, budget, within, costs, reach=reach)
+    if isinstance(granularity, Channel):
+        return keep_units(granularity, scores, budget, within, costs)
+    if costs is not None:
+        scores = {name: per_cost(score, costs[name]) for name, score in scores.items()}
+    return keep_top(scores, budget, within, costs)
+
+
 def _keep(
-    scores: Mapping[str, torch.Tensor], count: int, within: Mapping[str, torch.Tensor] | None
+    granularity: Granularity,
+    scores: Tensors,
+    count: int,
+    within: Tensors | None,
+    *,
+    reach: bool = False,
 ) -> dict[str, torch.Tensor]:
     """The `count` highest scores, or an error if fewer connections than that are left."""
     left = sum(_left(name, score, within) for name, score in scores.items())
@@ -69,10 +128,10 @@ def _keep(
             f"{listed(list(scores))}: the model is pruned already; ask for a sparsity of at "
             f"least {1 - left / total!r} there."
         )
-    return keep_top(scores, count, within)
+    return _best(granularity, scores, count, within, reach=reach)
 
 
-def _floor_groups(scores: Mapping[str, torch.Tensor], packed: Packed) -> dict[str, list[str]]:
+def _floor_groups(scores: Tensors, packed: Packed) -> dict[str, list[str]]:
     """What has a floor of its own: each layer, and each part of a packed weight with its biases."""
     groups = layers({name: score for name, score in scores.items() if name not in packed})
     for name in scores:
@@ -81,45 +140,56 @@ def _floor_groups(scores: Mapping[str, torch.Tensor], packed: Packed) -> dict[st
     return groups
 
 
+def _cut_between_blocks(granularity: Granularity, scores: Tensors, packed: Packed) -> Packed:
+    """The packed parameters without those in which a block would lie in two parts."""
+    if not isinstance(granularity, Block):
+        return packed
+    rows = {name: len(scores[name]) // len(parts) for name, parts in packed.items()}
+    return {name: packed[name] for name in packed if not rows[name] % granularity.rows}
+
+
 def _with_floor(
-    whole: Mapping[str, torch.Tensor],
+    granularity: Granularity,
+    whole: Tensors,
     sparsity: float,
     floor: float,
-    within: Mapping[str, torch.Tensor],
+    within: Tensors,
     packed: Packed,
 ) -> dict[str, torch.Tensor]:
     """One ranking in which every layer keeps at least its floor; the total stays exact."""
+    packed = _cut_between_blocks(granularity, whole, packed)
     free = _floor_groups(whole, packed)
     scores, within = split(whole, packed), split(within, packed)
     floors = {layer: _floor_of(names, scores, floor, within) for layer, names in free.items()}
-    left = kept_count(sum(s.numel() for s in scores.values()), sparsity)
-    if sum(floors.values()) > left:
-        raise InputError(
-            f"floor={floor} asks for {sum(floors.values()):,} connections over {len(floors)} "
-            f"layers, but sparsity {sparsity:g} keeps {left:,}: lower one of them."
-        )
+    kept = left = kept_count(sum(s.numel() for s in scores.values()), sparsity)
+    need = sum(floors.values())
     fixed: dict[str, torch.Tensor] = {}
     while True:
-        ranked = _keep({n: scores[n] for names in free.values() for n in names}, left, within)
-        short = [
-            layer
-            for layer, names in free.items()
-            if sum(int(ranked[n].count_nonzero()) for n in names) < floors[layer]
-        ]
+        if max(need, kept - left) > kept:  # whole blocks may take more than their floor
+            raise InputError(
+                f"floor={floor} asks for {max(need, kept - left):,} connections over {len(floors)} "
+                f"layers, but sparsity {sparsity:g} keeps {kept:,}: lower one of them."
+            )
+        rest = {name: scores[name] for names in free.values() for name in names}
+        ranked = _keep(granularity, rest, left, within)
+        short = [layer for layer, names in free.items() if _count(ranked, names) < floors[layer]]
         if not short:
             parts = fixed | ranked
             return {n: torch.cat([parts[x] for x in part_names(n, packed)]) for n in whole}
         # A layer that falls short gets its floor and leaves the race; what it takes may push
         # another layer below its own, so rank the rest again.
         for layer in short:
-            fixed |= _keep({n: scores[n] for n in free.pop(layer)}, floors[layer], within)
-            left -= floors[layer]
+            names = free.pop(layer)
+            own = {name: scores[name] for name in names}
+            fixed |= _keep(granularity, own, floors[layer], within, reach=True)
+            left -= _count(fixed, names)
 
 
 def _by_cost(
-    scores: Mapping[str, torch.Tensor],
+    granularity: Granularity,
+    scores: Tensors,
     sparsity: float,
-    within: Mapping[str, torch.Tensor] | None,
+    within: Tensors | None,
     costs: Mapping[str, float],
 ) -> dict[str, torch.Tensor]:
     """The connections with the most score per cost, as many as the budget pays for."""
@@ -137,19 +207,14 @@ def _by_cost(
             f"the model is pruned already, to {float(1 - left / total):.4%} of its cost saved: ask "
             f"for a higher sparsity than {sparsity:g}."
         )
-    # A score below zero speaks for removal, the more so the more the connection costs.
-    per_cost = {
-        name: torch.where(score < 0, score * costs[name], score / costs[name])
-        for name, score in scores.items()
-    }
-    return keep_top(per_cost, affordable, within, exact)
+    return _best(granularity, scores, affordable, within, exact)
 
 
 def _floor_of(
     names: list[str],
-    scores: Mapping[str, torch.Tensor],
+    scores: Tensors,
     floor: float,
-    within: Mapping[str, torch.Tensor] | None,
+    within: Tensors | None,
 ) -> int:
     """How many connections a layer keeps at least; never more than it has left."""
     size = sum(scores[name].numel() for name in names)
@@ -157,29 +222,11 @@ def _floor_of(
     return min(left, int(floor) if floor >= 1 else round(size * floor))
 
 
-def _left(name: str, score: torch.Tensor, within: Mapping[str, torch.Tensor] | None) -> int:
+def _left(name: str, score: torch.Tensor, within: Tensors | None) -> int:
     """How many connections of a parameter may still be kept."""
     return int(within[name].count_nonzero()) if within and name in within else score.numel()
 
 
-def _check_within(scores: Mapping[str, torch.Tensor], within: Mapping[str, torch.Tensor]) -> None:
-    for name, score in scores.items():
-        mask = within.get(name)
-        if mask is not None and (mask.dtype != torch.bool or mask.shape != score.shape):
-            raise InputError(
-                f"within[{name!r}] is {mask.dtype} {tuple(mask.shape)}: give a bool mask of the "
-                f"scores' shape {tuple(score.shape)}."
-            )
-
-
-def _check_scores(scores: Mapping[str, torch.Tensor]) -> None:
-    if not isinstance(scores, Mapping) or not scores:
-        raise KindError("scores must be a non-empty mapping from parameter name to tensor.")
-    for name, score in scores.items():
-        if not isinstance(score, torch.Tensor) or not score.is_floating_point():
-            raise KindError(f"the scores of {name!r} are not a floating-point tensor.")
-        if not all_finite(score):
-            raise InputError(
-                f"the scores of {name!r} contain NaN or infinity: they cannot be ranked. "
-                "Look at the loss and at the gradients of this layer."
-            )
+def _count(masks: Tensors, names: list[str]) -> int:
+    """How many connections of some parameters are kept."""
+    return sum(int(masks[name].count_nonzero()) for name in names)

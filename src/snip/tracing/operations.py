@@ -1,7 +1,7 @@
 """The one table of operations: what Snip knows of each, under all its PyTorch spellings.
 
 To teach Snip another operation, add its name to the row that describes it: the reports of paths
-(`paths`), exact shrinking (`export.shrink`) and the engine's layouts (`engine.convert`)
+(`paths`), the units that go together (`units`) and the engine's layouts (`engine.convert`)
 all follow. An operation that stands nowhere is run as it is, keeps whatever it reads from being
 cut, and gets plain tensors.
 """

@@ -33,8 +33,8 @@ from snip.export.compact.parts import (
     take_apart,
 )
 from snip.export.shrink.shrinking import SHRUNK, Shrunk, shrunk
-from snip.export.shrink.surgery import Cut, Plan, check_plan, cut
 from snip.masks import Masks, Provenance, holding
+from snip.units.surgery import Cut, Plan, check_plan, cut
 
 __all__ = ["Sizes", "load", "save", "sizes"]
 

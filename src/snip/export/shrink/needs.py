@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from snip.export.shrink.ledger import Ledger
+from snip.units.ledger import Ledger
 
 Tensor = torch.Tensor
 

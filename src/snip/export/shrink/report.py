@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from snip.export.shrink.ledger import Layer, Ledger
 from snip.export.shrink.needs import Needs
-from snip.export.shrink.surgery import widths
+from snip.units.ledger import Layer, Ledger
+from snip.units.surgery import widths
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from snip.anatomy.copying import copy_of
 from snip.anatomy.parameters import ordinary, unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
-from snip.export.shrink.follow import follow
-from snip.export.shrink.ledger import Ledger
 from snip.export.shrink.needs import Needs, contributions, needed_units
 from snip.export.shrink.report import ShrinkReport, layer_changes
-from snip.export.shrink.surgery import Cut, Plan, cut, cut_tensors
 from snip.masks import Masks, held_masks, holding
 from snip.tracing.forward import Traced, UntraceableError, trace
+from snip.units.follow import follow
+from snip.units.ledger import Ledger
+from snip.units.surgery import Cut, Plan, cut, cut_tensors
 
 SHRUNK = "_snip_shrunk"  # on the root Module: its Shrunk
 

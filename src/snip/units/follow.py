@@ -13,12 +13,12 @@ from snip.anatomy.calling import copied
 from snip.anatomy.hooks import hooked
 from snip.anatomy.parameters import parameter_owners
 from snip.common.errors import InputError, first_line
-from snip.export.shrink import layers, rules
-from snip.export.shrink.flow import Flow, plain
-from snip.export.shrink.ledger import NOTHING, Flows, Ledger, Step
 from snip.tracing.forward import Run, Traced, called
 from snip.tracing.kinds import Kind
 from snip.tracing.operations import operation
+from snip.units import layers, rules
+from snip.units.flow import Flow, plain
+from snip.units.ledger import NOTHING, Flows, Ledger, Step
 
 Rules = dict[Kind, Callable[[Step], Flows]]
 LAYERS: Rules = {  # as modules only: the weights that a function is given are not cut

@@ -89,7 +89,9 @@ def cut_tensors(
     result = {}
     for name, tensor in tensors.items():
         owner, _, key = name.rpartition(".")
-        result[name] = _sliced(model.get_submodule(owner), key, tensor, plan.get(owner, Cut()))
+        result[name] = tensor
+        if owner in plan:
+            result[name] = _sliced(model.get_submodule(owner), key, tensor, plan[owner])
     return result
 
 
@@ -111,22 +113,38 @@ def check_plan(model: nn.Module, plan: Mapping[str, Cut]) -> None:
                 )
 
 
-def _sliced(module: Any, key: str, tensor: Tensor, layer_cut: Cut) -> Tensor:
-    """A layer's tensor, or its mask, without the units that go."""
-    first, second = layer_cut.outputs, layer_cut.inputs
+def laid_out(
+    module: Any, key: str, tensor: Tensor, outputs: Tensor | None, inputs: Tensor | None
+) -> list[Tensor | None]:
+    """Entries per unit that a layer makes and reads, as entries per index of its tensor's
+    dimensions; None for a dimension that no unit decides about."""
+    first, second = outputs, inputs
     if isinstance(module, nn.RNNBase):
         second = first if key.startswith("weight_hh") else second
-        gates = range(0, len(tensor), module.hidden_size)
-        first = None if first is None else tuple(gate + unit for gate in gates for unit in first)
+        first = None if first is None else first.repeat(len(tensor) // module.hidden_size)
     elif isinstance(module, _ConvTransposeNd) and tensor.ndim > 1:
         first, second = second, first
     elif getattr(module, "groups", 1) > 1:
         second = None  # a group's inputs go with the group
     # A number (num_batches_tracked) has no dimension to cut, and a bias has one.
-    for dim, kept in list(enumerate((first, second)))[: tensor.ndim]:
-        if kept is not None:
-            tensor = tensor.index_select(dim, torch.tensor(kept, device=tensor.device))
+    return [first, second][: tensor.ndim]
+
+
+def _sliced(module: Any, key: str, tensor: Tensor, layer_cut: Cut) -> Tensor:
+    """A layer's tensor, or its mask, without the units that go."""
+    reads, makes = widths(module)
+    sides = _stays(layer_cut.outputs, makes), _stays(layer_cut.inputs, reads)
+    for dim, stays in enumerate(laid_out(module, key, tensor, *sides)):
+        if stays is not None:
+            tensor = tensor.index_select(dim, torch.nonzero(stays).flatten().to(tensor.device))
     return tensor
+
+
+def _stays(kept: Indices, width: int) -> Tensor | None:
+    """True for each unit that stays; None where all do."""
+    if kept is None:
+        return None
+    return torch.zeros(width).bool().index_fill_(0, torch.tensor(kept), True)
 
 
 def _size_names(module: nn.Module) -> tuple[str, str]:

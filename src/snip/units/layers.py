@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from snip.export.shrink.flow import Flow, along, plain
-from snip.export.shrink.ledger import Flows, Layer, Reader, Step
 from snip.tracing.arguments import given
+from snip.units.flow import Flow, along, plain
+from snip.units.ledger import Flows, Layer, Reader, Step
 
 Tensor = torch.Tensor
 

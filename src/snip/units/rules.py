@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from snip.export.shrink.flow import Flow, plain, side_by_side, spread
-from snip.export.shrink.ledger import NOTHING, Flows, Step
 from snip.tracing.arguments import given
 from snip.tracing.kinds import Kind
 from snip.tracing.operations import operation
+from snip.units.flow import Flow, plain, side_by_side, spread
+from snip.units.ledger import NOTHING, Flows, Step
 
 Tensor = torch.Tensor
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from snip.export.shrink.flow import Flow
 from snip.tracing.arguments import given
 from snip.tracing.operations import Operation
+from snip.units.flow import Flow
 
 Tensor = torch.Tensor
 Flows = Any  # a Flow, None (nothing that can be cut), or a tuple of these
