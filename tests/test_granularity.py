@@ -21,9 +21,13 @@ from torch.sparse._semi_structured_conversions import (
 import snip
 from snip.anatomy.normed import normed_weights
 from snip.cli import main
+from snip.methods import METHODS, AtInitialisation
+from snip.methods.controls import randomized, shuffled
 from snip.runs import RunConfig
 from snip.selection.granularity import checked_granularity
 
+# Those that rank connections; "erk" gives shares, which only blocks take.
+SCORING = [n for n, m in METHODS.items() if isinstance(m, AtInitialisation) and m.scope is None]
 BATCH = torch.randn(8, 6), torch.arange(8) % 3
 IMAGES = torch.randn(4, 2, 6, 6), torch.arange(4) % 3
 
@@ -218,7 +222,7 @@ def own_scores(model, batches, loss_fn=None, *, params=None, scoring=None):
     return {n: p.detach().square() for n, p in snip.prunable_parameters(model, params).items()}
 
 
-@pytest.mark.parametrize("method", ["snip", "weight-gradient", own_scores])
+@pytest.mark.parametrize("method", [*SCORING, own_scores])
 @pytest.mark.parametrize("granularity", ["element", "channel", "2:4", "2x2"])
 def test_every_method_selects_in_every_granularity(method, granularity):
     model = Mlp()
@@ -230,6 +234,30 @@ def test_every_method_selects_in_every_granularity(method, granularity):
     assert snip.Masks.from_zeros(model).kept <= masks.kept
     copy = snip.accelerate(model, BATCH[0], ways={})
     torch.testing.assert_close(copy(BATCH[0]), model(BATCH[0]))
+
+
+@pytest.mark.parametrize("granularity", ["channel", "2:4", "2x2"])
+def test_rounds_score_what_the_rounds_before_have_left(granularity):
+    masks = snip.prune(Mlp(), BATCH, sparsity=0.5, method="snip-it", granularity=granularity)
+    assert masks.provenance.rounds > 1
+
+
+def test_parts_of_a_packed_weight_have_floors_in_whole_blocks():
+    scores = {"weight": torch.ones(12, 8)}
+    scores["weight"][4:8] = 0
+    packed = {"weight": ("q", "k", "v")}
+    masks = snip.select(scores, sparsity=0.5, floor=10, granularity="4x4", packed=packed)
+    blocks = masks["weight"].view(3, 4, 2, 4).sum((1, 3))
+    assert blocks.tolist() == [[16, 0], [16, 0], [16, 0]]
+    # Blocks of three rows would lie in two parts: the weight has one floor.
+    masks = snip.select(scores, sparsity=0.5, floor=10, granularity="3x4", packed=packed)
+    assert set(masks["weight"].view(4, 3, 2, 4).sum((1, 3)).flatten().tolist()) == {0, 12}
+
+
+@pytest.mark.parametrize("control", [shuffled, randomized])
+def test_controls_of_whole_groups_are_single_connections(control):
+    masks = control(snip.prune(Mlp(), BATCH, sparsity=0.6, granularity="2x2"))
+    assert masks.provenance.granularity == "element"
 
 
 @pytest.mark.parametrize("granularity", ["element", "channel", "2x2"])
@@ -277,8 +305,9 @@ def test_slips_are_told_and_nothing_is_changed(given_, sentence):
 @pytest.mark.parametrize(
     ("settings_", "sentence"),
     [
-        ({"granularity": "channel", "sparsity": 0.5, "scope": "erk"}, "no scope, no floor"),
-        ({"granularity": "2:4", "floor": 3}, "no scope, no floor"),
+        ({"granularity": "channel", "sparsity": 0.5, "scope": "erk"}, "no scope, no floor and"),
+        ({"granularity": "2:4", "floor": 3}, "no scope, no floor and"),
+        ({"granularity": "2:4", "method": "erk"}, "no method with shares"),
         ({"granularity": "2:4", "budget": "flops"}, "no cost budget"),
         ({"granularity": "4x4"}, "sparsity is missing"),
     ],

@@ -173,7 +173,8 @@ def check_granularity(
     """Refuse what does not go together with a granularity."""
     if not granularity.takes_shares and (scope != "global" or floor):
         raise InputError(
-            f"granularity '{granularity}' decides itself what each layer keeps: no scope, no floor."
+            f"granularity '{granularity}' decides itself what each layer keeps: no scope, no "
+            "floor and no method with shares of its own such as 'erk'."
         )
     if isinstance(granularity, NofM) and by_cost:
         raise InputError(
