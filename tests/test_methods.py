@@ -17,7 +17,7 @@ from snip.runs import RunConfig
 def test_a_method_scores_every_connection_and_leaves_the_model_as_found(method):
     model, batch = make("residual")
     before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    scores = METHODS[method](model, batch)
+    scores = METHODS[method].score(model, batch)
     weights = prunable_parameters(model)
     assert list(scores) == list(weights)
     for name, score in scores.items():
@@ -34,7 +34,7 @@ def test_prune_keeps_the_highest_scores_of_any_method(method):
     model, batch = make("mlp")
     scoring = snip.Scoring(reduction="sum_of_abs")
     halves = [(batch[0][:2], batch[1][:2]), (batch[0][2:], batch[1][2:])]
-    scores = METHODS[method](model, halves, scoring=scoring)
+    scores = METHODS[method].score(model, halves, scoring=scoring)
     masks = snip.prune(model, halves, sparsity=0.6, method=method, scoring=scoring)
     assert masks == snip.select(scores, sparsity=0.6)
     assert masks.provenance.method == method
@@ -56,7 +56,7 @@ def test_weight_gradient_by_hand():
     batches = [torch.tensor([[1.0, 10.0]]), torch.tensor([[1.0, -30.0]])]
 
     def score(method, **settings):
-        scores = METHODS[method](
+        scores = METHODS[method].score(
             model, iter(batches), lambda m, x: m(x).sum(), scoring=snip.Scoring(**settings)
         )
         return scores["weight"]

@@ -12,7 +12,7 @@ from torch import nn
 from snip.anatomy.parameters import Predicate, left_out
 from snip.common.errors import nearest
 from snip.masks import Masks, held_masks, versions
-from snip.methods import Method, named_method
+from snip.methods import AtInitialisation, Score, named_method
 from snip.scoring.batches import LossFn, SeenBatches, cross_entropy, name_of
 from snip.scoring.checks import (
     check_signal,
@@ -41,7 +41,7 @@ def prune(
     sparsity: float,
     loss_fn: LossFn | None = None,
     params: Predicate | None = None,
-    method: str | Method = "snip",
+    method: str | Score | AtInitialisation = "snip",
     scope: Scope = "global",
     floor: float | str = AUTO,
     budget: str = "connections",
@@ -59,7 +59,7 @@ def prune(
     them all. A model that is pruned already is pruned further. If anything is refused, nothing is
     changed.
     """
-    name, score = named_method(method)
+    name, chosen = named_method(method)
     _check(model, params, sparsity, scope, floor, budget, biases, scoring)
     out = left_out(model, params)
     warn_of_parametrized(out)
@@ -68,7 +68,7 @@ def prune(
         out |= dict.fromkeys(kept, "bias, kept")
     seen = SeenBatches(batches, scoring.batch_dim)
     with count_uses(model) as counter:
-        score_once = partial(score, model, seen, loss_fn, params=params, scoring=scoring)
+        score_once = partial(chosen.score, model, seen, loss_fn, params=params, scoring=scoring)
         scores = score_awake(model, seen, params, scoring, score_once)
     check_signal(model, scores)
     costs = element_flops(scores, counter.uses) if budget == "flops" else None

@@ -11,7 +11,7 @@ import torch
 from snip.algorithm import BUDGETS
 from snip.data.dataset import Dataset
 from snip.engine.choice import choose
-from snip.methods import METHODS
+from snip.methods import named_method
 from snip.runs import RunConfig, draw_network, prepare, scoring_batches, seeds_of
 from snip.selection.costs import count_uses, element_flops, flops
 from snip.selection.select import select
@@ -78,7 +78,7 @@ class Scored:
             seed=seeds_of(config)["scored_draw"],
         )
         with seeded(config.seed, torch.device("cpu")), count_uses(model) as counter:
-            self.scores = METHODS[config.method](
+            self.scores = named_method(config.method)[1].score(
                 model, scoring_batches(config, dataset), scoring=config.scoring
             )
         self.uses = counter.uses

@@ -10,6 +10,7 @@ from torch import nn
 
 from snip.anatomy.parameters import Predicate, prunable_parameters
 from snip.common.errors import InputError
+from snip.methods.kinds import AtInitialisation, Needs
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores, accumulated_gradients
 from snip.scoring.settings import Scoring
@@ -27,6 +28,9 @@ def connection_sensitivity(
     gradients = accumulated_gradients(model, batches, loss_fn, params=params, scoring=scoring)
     weights = prunable_parameters(model, params)
     return {name: g.mul_(weights[name].detach()).abs_() for name, g in gradients.items()}
+
+
+SNIP = AtInitialisation(connection_sensitivity, Needs("connection sensitivity"))
 
 
 def normalize(scores: Mapping[str, torch.Tensor]) -> Scores:

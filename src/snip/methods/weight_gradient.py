@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from snip.anatomy.parameters import Predicate
+from snip.methods.kinds import AtInitialisation, Needs
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores, accumulated_gradients
 from snip.scoring.settings import Scoring
@@ -23,3 +24,6 @@ def weight_gradient(
     """|dL/dw| per parameter name, where SNIP has |w * dL/dw|; the model is left as found."""
     gradients = accumulated_gradients(model, batches, loss_fn, params=params, scoring=scoring)
     return {name: gradient.abs_() for name, gradient in gradients.items()}
+
+
+WEIGHT_GRADIENT = AtInitialisation(weight_gradient, Needs("gradient of the loss"))

@@ -1,0 +1,81 @@
+"""The two kinds of methods, and what the paper's Table 1 says of each as data.
+
+A method at initialisation is a function from model and batches to scores, perhaps in rounds. A
+method during training goes through the one training loop. `snip.methods.METHODS` has both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import nn
+
+from snip.anatomy.parameters import Predicate
+from snip.methods.schedules import Rounds, one_shot
+from snip.scoring.batches import LossFn
+from snip.scoring.gradients import Scores
+from snip.scoring.settings import Scoring
+
+# What a score depends on. Only what depends on the data shows how the model is called, and only
+# what depends on the weights asks for parts that start at zero to be woken.
+NOTHING, WEIGHTS, DATA = "nothing", "weights", "data"
+
+
+class Score(Protocol):
+    """One score per connection by parameter name, higher = keep; the model is left as found.
+
+    `params` picks the parameters that count, as in `snip.prune`.
+    """
+
+    def __call__(
+        self,
+        model: nn.Module,
+        batches: Any,
+        loss_fn: LossFn | None = None,
+        *,
+        params: Predicate | None = None,
+        scoring: Scoring = Scoring(),
+    ) -> Scores: ...
+
+
+@dataclass(frozen=True)
+class Needs:
+    """One row of the paper's Table 1: what a method asks of whoever uses it."""
+
+    criterion: str
+    pretraining: bool = False
+    prunings: str = "1"  # how often it prunes: a number, "many", or "soft" as the paper has it
+    hyperparameters: bool = False  # others than the sparsity
+    objective: bool = False  # whether the loss gets a term of its own
+    architecture: bool = False  # whether layers need settings of their own
+
+
+@dataclass(frozen=True)
+class AtInitialisation:
+    """A method that prunes before training.
+
+    `rounds(sparsity)` are the sparsities of its rounds, the last of them `sparsity`: each round
+    scores the network that the round before has left. With `returns`, connections that a round
+    has removed may come back in a later one; `score` then takes a keyword `dense` too, the weights
+    by name as they were before any round. `scope` is who competes with whom, for a method that
+    decides it. `reads` is what the scores depend on: DATA, WEIGHTS or NOTHING.
+    """
+
+    score: Callable[..., Scores]  # a Score
+    needs: Needs
+    rounds: Rounds = one_shot
+    returns: bool = False
+    scope: str | None = None
+    reads: str = DATA
+
+
+@dataclass(frozen=True)
+class DuringTraining:
+    """A method that prunes while or after the network is trained, in the one training loop."""
+
+    needs: Needs
+
+
+Method = AtInitialisation | DuringTraining
