@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -10,9 +11,10 @@ import torch
 from torch import nn
 
 from snip.anatomy.parameters import Predicate, left_out
-from snip.common.errors import nearest
+from snip.common.errors import InputError, nearest
 from snip.masks import Masks, held_masks, versions
-from snip.methods import AtInitialisation, Score, named_method
+from snip.methods import Method, Score, named_method, training_method
+from snip.methods.during import prune_trained
 from snip.scoring.batches import LossFn, SeenBatches, cross_entropy, name_of
 from snip.scoring.checks import (
     check_signal,
@@ -28,6 +30,7 @@ from snip.selection.costs import count_uses, element_flops
 from snip.selection.repair import with_a_path
 from snip.selection.select import select
 from snip.selection.survivors import with_survivors
+from snip.training.config import TrainConfig
 
 BUDGETS = ("connections", "flops")
 BIASES = ("compete", "keep")
@@ -41,12 +44,13 @@ def prune(
     sparsity: float,
     loss_fn: LossFn | None = None,
     params: Predicate | None = None,
-    method: str | Score | AtInitialisation = "snip",
+    method: str | Score | Method = "snip",
     scope: Scope = "global",
     floor: float | str = AUTO,
     budget: str = "connections",
     biases: str = "compete",
     scoring: Scoring = Scoring(),
+    training: TrainConfig | None = None,
 ) -> Masks:
     """Remove all but the round(m (1 - sparsity)) most sensitive connections; returns the masks.
 
@@ -58,7 +62,21 @@ def prune(
     per FLOP: `sparsity` is then the fraction of the FLOPs that is saved. `biases="keep"` leaves
     them all. A model that is pruned already is pruned further. If anything is refused, nothing is
     changed.
+
+    Methods that train (LWC, OBD and others) are for a model that is trained already. Their data is
+    a snip data set, a DataLoader or a list of (inputs, labels); they train by cross-entropy, in
+    phases that are parts of `training` (unless given, of twenty epochs), and the model is then
+    ready for a last training. They have no use for the options of scoring.
     """
+    during = training_method(method)
+    if during is not None:
+        given = {"loss_fn": loss_fn, "scope": scope, "floor": floor, "budget": budget}
+        _require_unused(during[0], given | {"biases": biases, "scoring": scoring})
+        return prune_trained(
+            *during, model, batches, sparsity=sparsity, params=params, training=training
+        )
+    if training is not None:
+        raise InputError(f"method {method!r} does not train: leave out training=..., and train.")
     name, chosen = named_method(method)
     _check(model, params, sparsity, scope, floor, budget, biases, scoring)
     out = left_out(model, params)
@@ -87,6 +105,17 @@ def prune(
     masks = masks.with_provenance(**about, versions=versions())
     masks.apply(model)
     return masks
+
+
+def _require_unused(method: str, given: dict[str, Any]) -> None:
+    """Refuse options that a method which trains would not obey."""
+    defaults = inspect.signature(prune).parameters
+    for name, value in given.items():
+        if value != defaults[name].default:
+            raise InputError(
+                f"{name} is {value!r}, but method {method!r} trains by cross-entropy and ranks by "
+                f"a rule of its own: leave {name} out, or use a method such as 'snip'."
+            )
 
 
 def _check(

@@ -19,6 +19,7 @@ from snip.data.dataset import Dataset
 from snip.masks import Masks
 from snip.reports.report import report
 from snip.runs import RunConfig, draw, prune_drawn, prune_network, resolve_model
+from snip.runs.config import require_scores
 from snip.runs.folder import write_weights
 from snip.training.state import snapshot
 
@@ -73,6 +74,7 @@ def _network(config: RunConfig, weights: Path | None) -> nn.Module:
     """The network to prune, with the weights of a file or freshly drawn."""
     if config.sparsity == 0:
         raise InputError("sparsity is 0: nothing would be pruned. Give a fraction such as 0.95.")
+    require_scores(config)
     if weights is None:
         return draw(config)[0]
     if config.protocol == "redraw":

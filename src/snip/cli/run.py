@@ -117,7 +117,7 @@ def command(
 def show_result(result: RunResult) -> None:
     """Print the result of a run, one fact per line."""
     config = result.config
-    selection = f"iteration {result.selected_iteration:,} of {config.training.iterations:,}"
+    selection = f"iteration {result.selected_iteration:,} of {config.last_training.iterations:,}"
     if result.valid_error is not None:
         selection += f", where the validation error is {percent(result.valid_error)}"
     show_facts(

@@ -15,7 +15,7 @@ from snip.anatomy.undisturbed import BATCH_NORM_MODES
 from snip.common.checks import check_fields, checked_number, checked_whole
 from snip.common.errors import InputError, KindError, nearest
 from snip.engine.choice import ENGINES
-from snip.methods import METHODS
+from snip.methods import METHODS, training_method
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
 from snip.models.resolve import OWN
@@ -23,7 +23,7 @@ from snip.scoring.settings import REDUCTIONS, Scoring
 from snip.selection.budgets import SCOPES, checked_sparsity
 from snip.selection.checks import check_request
 from snip.training.config import TrainConfig
-from snip.training.schedule import paper_schedule
+from snip.training.schedule import first_training, paper_schedule
 
 # The paper's text trains the scored weights; the authors' code draws them again.
 PROTOCOLS = ("train-scored", "redraw")
@@ -32,6 +32,8 @@ SCORING = (
     "method", "initializer", "score_batch_size", "score_batches", "reduction", "decay",
     "scope", "floor", "budget", "batch_norm",
 )  # fmt: skip
+# Of these, and of the protocol, a method that prunes a trained network obeys none.
+UNUSED = ("protocol", "score_batches", "reduction", "decay", "scope", "budget")
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class RunConfig:
         self._fill("batch_norm", self._usual_scoring().batch_norm)
         if self.floor == "":  # 0 is a floor that may be asked for
             self._set("floor", AUTO if self.is_user_model else 0.0)
-        self._fill("train", paper_schedule(self.dataset))
+        self._fill("train", self._usual_training())
         if not isinstance(self.train, TrainConfig):
             raise KindError(f"train is a {type(self.train).__name__}: give a TrainConfig.")
         self._fill("score_batch_size", self.training.batch_size)
@@ -87,8 +89,29 @@ class RunConfig:
     @property
     def training(self) -> TrainConfig:
         """The training's configuration, with the run's seed."""
-        train = self.train or paper_schedule(self.dataset)
+        train = self.train or self._usual_training()
         return dataclasses.replace(train, seed=self.seed)
+
+    @property
+    def trained_first(self) -> RunConfig:
+        """The run that trains the dense network, for a method that prunes a trained one.
+
+        Runs of the same network, data, schedule and seed share it.
+        """
+        return RunConfig(
+            self.model,
+            0,
+            dataset=self.dataset,
+            initializer=self.initializer,
+            seed=self.seed,
+            train=self.train,
+        )
+
+    @property
+    def last_training(self) -> TrainConfig:
+        """The training in the run's own folder: the whole, or what follows a method that trains."""
+        method = training_method(self.method) if self.sparsity else None
+        return self.training if method is None else method[1].last_training(self.training)
 
     @property
     def scoring(self) -> Scoring:
@@ -141,6 +164,10 @@ class RunConfig:
         parts += [f"{self.training.iterations}it", f"seed{self.seed}", digest[:8]]
         return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts)
 
+    def _usual_training(self) -> TrainConfig:
+        during = training_method(self.method) is not None and self.sparsity
+        return first_training(self.dataset) if during else paper_schedule(self.dataset)
+
     def _usual_scoring(self) -> Scoring:
         return Scoring() if self.is_user_model else Scoring.authors()
 
@@ -182,11 +209,23 @@ class RunConfig:
                 "a run has one seed, give it to the run alone."
             )
         self._set("train", dataclasses.replace(self.training, seed=0))
+        if self.sparsity and training_method(self.method) is not None:
+            self._require_unused()
         if self.protocol == "train-scored" and self.train_initializer != self.initializer:
             raise InputError(
                 f"initializer {self.initializer!r} is scored and {self.train_initializer!r} is to "
                 "be trained, but protocol 'train-scored' trains the scored weights: use 'redraw'."
             )
+
+    def _require_unused(self) -> None:
+        """Refuse options that a method which trains would not obey."""
+        for field in dataclasses.fields(self):
+            unused = field.name in UNUSED and getattr(self, field.name) != field.default
+            if unused or (field.name == "floor" and self.floor not in (0.0, AUTO)):
+                raise InputError(
+                    f"{field.name} is {getattr(self, field.name)!r}, but method {self.method!r} "
+                    "prunes a trained network by a rule of its own: leave this option out."
+                )
 
 
 def _default_dataset(model: str) -> str:
@@ -197,3 +236,12 @@ def _default_dataset(model: str) -> str:
     if model not in MODELS:
         raise nearest("model", model, MODELS)
     return MODELS[model].datasets[0]
+
+
+def require_scores(config: RunConfig) -> None:
+    """Refuse a method that prunes a trained network where nothing is to be trained."""
+    if training_method(config.method) is not None:
+        raise InputError(
+            f"method {config.method!r} prunes while it trains, and this only prunes: "
+            f"use snip run --method {config.method}."
+        )

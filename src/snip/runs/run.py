@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,12 @@ from snip.masks import Masks, versions
 from snip.models.resolve import draw_network, redraw_network
 from snip.reports.report import report
 from snip.runs import folder as layout
+from snip.runs import in_phases
 from snip.runs.chance import chance_error
-from snip.runs.config import RunConfig
+from snip.runs.config import RunConfig, require_scores
 from snip.runs.result import RunResult, environment
 from snip.runs.sums import write_result
-from snip.training.journal import ENGINE, MASKS
+from snip.training.journal import ENGINE
 from snip.training.lock import locked
 from snip.training.metrics import Metrics
 from snip.training.parts import data_for, seeded
@@ -61,6 +63,7 @@ def run(
     place = Path(root) / config.folder_name if folder is None else Path(folder)
     options = Options(
         place,
+        resume,
         engine=config.engine,
         on_metrics=on_metrics,
         progress=progress,
@@ -78,19 +81,34 @@ def run(
         device = torch.device(device)
         # Whatever can be wrong is told before something slower begins: first the network's name,
         # then the data, then the sizes of its batches, and only then is anything written.
-        drawn = draw(config, device, saved=place / MASKS if resume else None)
+        drawn = draw(config, device, saved=in_phases.saved_masks(config, place, resume=resume))
+        in_phases.require_possible(config, drawn[0])
         dataset = load(config.dataset, data_dir=data_dir, download=download)
         data = data_for(dataset, config.training)
-        model, masks = _pruned(config, dataset, *drawn)
+        if in_phases.method_of(config) is None:
+            model, masks = _pruned(config, dataset, *drawn)
+        else:
+            first = partial(
+                run,
+                config.trained_first,
+                place.parent,
+                data_dir=data_dir,
+                device=device,
+                progress=progress,
+                checkpoint_seconds=checkpoint_seconds,
+            )
+            model, masks = in_phases.pruned(config, dataset, data, drawn, first, options)
+            masks = masks.with_provenance(seeds=seeds_of(config))
         if not resume:
             layout.clear(place)
         _write_start(place, config, model, masks)
-        trained = train_held(model, data, config.training, masks, options, lock)
+        trained = train_held(model, data, config.last_training, masks, options, lock)
         lock.require()
         layout.write_weights(place / layout.MODEL, snapshot(model))
         layout.write_weights(place / layout.SELECTED, trained.weights)
         result = _result(config, place, dataset, model, masks, trained, device)
         write_result(place, result.to_dict())
+        in_phases.tidy(place)
     return result
 
 
@@ -190,6 +208,7 @@ def scoring_batches(
 
 def prune_network(config: RunConfig, dataset: Dataset, model: nn.Module) -> Masks:
     """Prune a network as the run says, on the run's scoring batches."""
+    require_scores(config)
     device = device_of(model)
     # A list, because scoring may need them a second time to tell which parts start at zero.
     batches = [(x.to(device), y.to(device)) for x, y in scoring_batches(config, dataset)]
@@ -246,6 +265,8 @@ def _result(
         engine=_engine(place).to_dict(),
         chance_error=chance_error(dataset.test.labels),
         test_images=len(dataset.test),
+        note=None if masks is None else masks.provenance.note,
+        cost=in_phases.costs(config, place),
     )
 
 

@@ -34,7 +34,6 @@ class Phases:
     data: Data
     config: TrainConfig
     options: Options = field(default_factory=Options)  # its folder is the one around the phases'
-    cost: dict[str, dict[str, float]] = field(default_factory=dict)  # of each phase, by its name
 
     def train(
         self,
@@ -60,9 +59,7 @@ class Phases:
                 masks = Masks.load(folder / MASKS) if began and folder is not None else start()
                 hold(self.model, masks, folder, resume=options.resume)
             data = self.data.with_seed(seed)
-            result = train_held(self.model, data, config, masks, options, lock)
-        self.cost[name] = {"iterations": config.iterations, "seconds": result.seconds}
-        return result
+            return train_held(self.model, data, config, masks, options, lock)
 
 
 def part(config: TrainConfig, share: float, *, lr_scale: float = 1.0) -> TrainConfig:
