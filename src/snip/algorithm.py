@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import asdict
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,20 +13,21 @@ from torch import nn
 from snip.anatomy.parameters import Predicate, left_out
 from snip.common.errors import InputError, nearest
 from snip.masks import Masks, held_masks, versions
-from snip.methods import Method, Score, named_method, training_method
+from snip.methods import Method, Score, named_method, scope_of, training_method
 from snip.methods.during import prune_trained
-from snip.scoring.batches import LossFn, SeenBatches, cross_entropy, name_of
+from snip.methods.rounds import Scorer, in_rounds
+from snip.scoring.batches import LossFn
 from snip.scoring.checks import (
     check_signal,
     scorable_parameters,
     warn_of_parametrized,
     without_biases,
 )
+from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring, checked_scoring
-from snip.scoring.waking import score_awake
 from snip.selection.budgets import Scope, check_scope_names
 from snip.selection.checks import check_request, require_some_kept
-from snip.selection.costs import count_uses, element_flops
+from snip.selection.costs import element_flops
 from snip.selection.repair import with_a_path
 from snip.selection.select import select
 from snip.selection.survivors import with_survivors
@@ -34,6 +35,8 @@ from snip.training.config import TrainConfig
 
 BUDGETS = ("connections", "flops")
 BIASES = ("compete", "keep")
+# The options of `prune` that methods which train obey.
+OF_TRAINING = ("model", "batches", "sparsity", "params", "method", "training")
 AUTO = "auto"  # a floor only where no path would be left without one
 
 
@@ -56,7 +59,7 @@ def prune(
 
     `batches` is one batch (a tensor, a mapping, or a tuple or list with a tensor in it) or an
     iterable of them; `loss_fn(model, batch)` is cross-entropy of an (inputs, targets) pair unless
-    given. `method` is a name in `snip.methods.METHODS` or a function like those; `scoring` says
+    given. `method` is a name in `snip.methods.METHODS` or a function that scores; `scoring` says
     how it scores. `floor` is what each layer keeps at least: "auto" is 0, or, if no path from
     input to output would be left, what leaves one. `budget="flops"` keeps the most sensitivity
     per FLOP: `sparsity` is then the fraction of the FLOPs that is saved. `biases="keep"` leaves
@@ -70,52 +73,63 @@ def prune(
     """
     during = training_method(method)
     if during is not None:
-        given = {"loss_fn": loss_fn, "scope": scope, "floor": floor, "budget": budget}
-        _require_unused(during[0], given | {"biases": biases, "scoring": scoring})
+        _require_unused(during[0], locals())
         return prune_trained(
             *during, model, batches, sparsity=sparsity, params=params, training=training
         )
     if training is not None:
         raise InputError(f"method {method!r} does not train: leave out training=..., and train.")
     name, chosen = named_method(method)
+    scope = scope_of(name, chosen, scope)
     _check(model, params, sparsity, scope, floor, budget, biases, scoring)
     out = left_out(model, params)
     warn_of_parametrized(out)
     if biases == "keep":
         params, kept = without_biases(model, params)
         out |= dict.fromkeys(kept, "bias, kept")
-    seen = SeenBatches(batches, scoring.batch_dim)
-    with count_uses(model) as counter:
-        score_once = partial(chosen.score, model, seen, loss_fn, params=params, scoring=scoring)
-        scores = score_awake(model, seen, params, scoring, score_once)
-    check_signal(model, scores)
-    costs = element_flops(scores, counter.uses) if budget == "flops" else None
-    within = held_masks(model)
-    scores = with_survivors(model, scores, within=within, costs=costs)
-    selecting = partial(select, scores, sparsity=sparsity, within=within)
+    scorer = Scorer(chosen, model, batches, loss_fn, params, scoring)
     least = 0 if isinstance(floor, str) else floor
-    masks = selecting(scope=scope, floor=least, costs=costs)
-    floors = selecting if scope == "global" and costs is None else None
+    with scorer.awake() as scores:
+        check_signal(model, scores)
+        costs = element_flops(scores, scorer.uses) if budget == "flops" else None
+        selecting = partial(_selected, model, held_masks(model), costs)
+        scores = in_rounds(scorer, scores, partial(selecting, floor=least), sparsity, scope)
+    masks = selecting(scores, sparsity=sparsity, scope=scope, floor=least)
+    floors = scope == "global" and costs is None
     masks = with_a_path(
-        model, masks, counter.call, floors, repair=floor == AUTO, batch_dim=scoring.batch_dim
+        model,
+        masks,
+        scorer.call,
+        partial(selecting, scores, sparsity=sparsity) if floors else None,
+        repair=floor == AUTO,
+        batch_dim=scoring.batch_dim,
     )
-    about = {**seen.provenance(), **asdict(scoring), "loss": name_of(loss_fn or cross_entropy)}
-    about |= {"method": name, "budget": budget, "uses": counter.uses}
-    about |= {"left_out": out, "seed": torch.initial_seed()}
-    masks = masks.with_provenance(**about, versions=versions())
+    about = {**scorer.provenance(), "method": name, "budget": budget, "left_out": out}
+    masks = masks.with_provenance(**about, seed=torch.initial_seed(), versions=versions())
     masks.apply(model)
     return masks
 
 
-def _require_unused(method: str, given: dict[str, Any]) -> None:
+def _require_unused(method: str, given: Mapping[str, Any]) -> None:
     """Refuse options that a method which trains would not obey."""
-    defaults = inspect.signature(prune).parameters
-    for name, value in given.items():
-        if value != defaults[name].default:
+    for name, option in inspect.signature(prune).parameters.items():
+        if name not in OF_TRAINING and given[name] != option.default:
             raise InputError(
-                f"{name} is {value!r}, but method {method!r} trains by cross-entropy and ranks by "
-                f"a rule of its own: leave {name} out, or use a method such as 'snip'."
+                f"{name} is {given[name]!r}, but method {method!r} trains by cross-entropy and "
+                f"ranks by a rule of its own: leave {name} out, or use a method such as 'snip'."
             )
+
+
+def _selected(
+    model: nn.Module,
+    within: Masks | None,
+    costs: Mapping[str, float] | None,
+    scores: Scores,
+    **settings: Any,
+) -> Masks:
+    """What `select` keeps of this model: inside what it has left, and with what its norms need."""
+    scores = with_survivors(model, scores, within=within, costs=costs)
+    return select(scores, within=within, costs=costs, **settings)
 
 
 def _check(

@@ -16,6 +16,7 @@ from snip.anatomy.undisturbed import BATCH_NORM_MODES
 from snip.common.checks import checked_whole
 from snip.common.errors import InputError, nearest
 from snip.engine.choice import ENGINES
+from snip.methods.controls import CONTROLS, NONE
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
 from snip.runs import METHODS, PROTOCOLS, RunConfig
@@ -53,7 +54,7 @@ RUN_FLAGS: dict[str, Flag] = {
     "sparsity": Flag("Fraction of the connections removed, such as 0.95; 0 is the dense network."),
     "dataset": Flag("A data set of `snip data`.", open="the network's first", choices=(*IMAGES,)),
     "seed": Flag("Of the weights, the scoring batch and the order of the data."),
-    "method": Flag("How connections are ranked.", choices=(*METHODS,)),
+    "method": Flag("How connections are chosen.", choices=(*METHODS,)),
     "protocol": Flag(
         "Train the weights that were scored (the paper's text), or draw again under the same "
         "masks (the authors' code).",
@@ -88,6 +89,11 @@ RUN_FLAGS: dict[str, Flag] = {
         "Mode of batch norm while scoring.",
         open="eval, as the authors' code; train for your own network",
         choices=BATCH_NORM_MODES,
+    ),
+    "control": Flag(
+        "A sanity control in place of the method's masks: shuffled in each parameter, random at "
+        "the same densities, around re-drawn weights, of inverted scores.",
+        choices=(NONE, *CONTROLS),
     ),
     "engine": Flag("What the training computes with.", choices=ENGINES),
 }

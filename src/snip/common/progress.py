@@ -5,18 +5,31 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from typing import TypeVar
 
 T = TypeVar("T")
 PATIENCE = 2.0  # seconds before a bar appears: short work stays silent
+_tracking = ContextVar("whether something is being tracked", default=False)
 BAR_EVERY = 0.5  # drawing takes about 4 ms: at most 1% of the time
 
 
 def track(iterable: Iterable[T], *, description: str, total: int | None = None) -> Iterator[T]:
-    """Yield from `iterable`, with a bar and the time left once it proves long."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    """Yield from `iterable`, with a bar and the time left once it proves long.
+
+    What is tracked inside another stays silent: the outer one says how far the whole is.
+    """
+    if sys.stderr is None or not sys.stderr.isatty() or _tracking.get():
         yield from iterable
         return
+    _tracking.set(True)
+    try:
+        yield from _with_bar(iterable, description, total)
+    finally:
+        _tracking.set(False)
+
+
+def _with_bar(iterable: Iterable[T], description: str, total: int | None) -> Iterator[T]:
     from rich.console import Console
     from rich.progress import Progress
 

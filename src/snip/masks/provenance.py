@@ -20,6 +20,8 @@ class Provenance:
     """How masks were made. What nobody said is None or empty; every field's kind is checked."""
 
     method: str | None = None  # a name in snip.methods, or "from_zeros"
+    rounds: int | None = None  # how often the method scored
+    control: str | None = None  # a name in snip.methods.controls
     sparsity_asked: float | None = None
     scope: str | dict[str, float] | None = None
     floor: float | None = None

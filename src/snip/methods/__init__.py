@@ -4,20 +4,37 @@ from __future__ import annotations
 
 from snip.common.errors import InputError, KindError, nearest
 from snip.methods.dns import DNS
+from snip.methods.erk import ERK
+from snip.methods.force import FORCE
+from snip.methods.grasp import GRASP
+from snip.methods.iter_snip import ITER_SNIP
 from snip.methods.kinds import AtInitialisation, DuringTraining, Method, Needs, Score
 from snip.methods.lc import LC
 from snip.methods.lobs import L_OBS
 from snip.methods.lwc import LWC
+from snip.methods.magnitude import MAGNITUDE
 from snip.methods.obd import OBD
+from snip.methods.random import RANDOM
 from snip.methods.snip import SNIP
+from snip.methods.snip_it import SNIP_IT
 from snip.methods.svd import SVD
 from snip.methods.sws import SWS
+from snip.methods.synflow import SYNFLOW
 from snip.methods.weight_gradient import WEIGHT_GRADIENT
 from snip.scoring.batches import name_of
+from snip.selection.budgets import Scope
 
 METHODS: dict[str, Method] = {
     "snip": SNIP,
     "weight-gradient": WEIGHT_GRADIENT,
+    "random": RANDOM,
+    "magnitude": MAGNITUDE,
+    "erk": ERK,
+    "grasp": GRASP,
+    "synflow": SYNFLOW,
+    "force": FORCE,
+    "iter-snip": ITER_SNIP,
+    "snip-it": SNIP_IT,
     # While or after a network is trained:
     "lwc": LWC,
     "dns": DNS,
@@ -52,3 +69,15 @@ def training_method(method: object) -> tuple[str, DuringTraining] | None:
     if not isinstance(found, DuringTraining):
         return None
     return method if isinstance(method, str) else name_of(found.prune), found
+
+
+def scope_of(name: str, method: Method, scope: Scope) -> Scope:
+    """Who competes with whom: what the user asked for, or what the method brings along."""
+    own = method.scope if isinstance(method, AtInitialisation) else None
+    if own is None or scope == own:
+        return scope
+    if scope != "global":
+        raise InputError(
+            f"scope is {scope!r}, but method {name!r} has its own, {own!r}: leave scope out."
+        )
+    return own

@@ -15,7 +15,8 @@ from snip.anatomy.undisturbed import BATCH_NORM_MODES
 from snip.common.checks import check_fields, checked_number, checked_whole
 from snip.common.errors import InputError, KindError, nearest
 from snip.engine.choice import ENGINES
-from snip.methods import METHODS, training_method
+from snip.methods import METHODS, scope_of, training_method
+from snip.methods.controls import CONTROLS, NONE, REDRAW
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
 from snip.models.resolve import OWN
@@ -26,14 +27,14 @@ from snip.training.config import TrainConfig
 from snip.training.schedule import first_training, paper_schedule
 
 # The paper's text trains the scored weights; the authors' code draws them again.
-PROTOCOLS = ("train-scored", "redraw")
+PROTOCOLS = ("train-scored", REDRAW)
 # Fields that decide only the masks: they make no difference to a dense run, which has none.
 SCORING = (
     "method", "initializer", "score_batch_size", "score_batches", "reduction", "decay",
-    "scope", "floor", "budget", "batch_norm",
+    "scope", "floor", "budget", "batch_norm", "control",
 )  # fmt: skip
 # Of these, and of the protocol, a method that prunes a trained network obeys none.
-UNUSED = ("protocol", "score_batches", "reduction", "decay", "scope", "budget")
+UNUSED = ("protocol", "score_batches", "reduction", "decay", "scope", "budget", "control")
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,16 @@ class RunConfig:
     floor: float | str = ""  # by default the authors' 0, for a user's network "auto"
     budget: str = "connections"
     batch_norm: str = ""  # by default the authors' "eval", for a user's network "train"
+    control: str = NONE  # what stands in for the method's masks; "redraw" is the protocol's
     seed: int = 0
     engine: str = "auto"  # the dense network, which has nothing to leave out, is always "dense"
     train: TrainConfig | None = None  # by default the paper's schedule for the data set
 
     def __post_init__(self) -> None:
         """Fill in what was left open and refuse values that could only fail later."""
+        if self.control == REDRAW:  # one run has one name
+            self._set("protocol", REDRAW)
+            self._set("control", NONE)
         self._fill("dataset", _default_dataset(self.model))
         self._fill("initializer", OWN if self.is_user_model else "vs")
         if self.initializer == OWN and not self.is_user_model:
@@ -160,7 +165,8 @@ class RunConfig:
         digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
         pruned = f"{self.method}-{self.sparsity:g}" if self.sparsity else "dense"
         parts = [self.model, self.dataset, pruned]
-        parts += [self.protocol] if self.protocol == "redraw" else []
+        parts += [self.protocol] if self.protocol == REDRAW else []
+        parts += [self.control] if self.control != NONE else []
         parts += [f"{self.training.iterations}it", f"seed{self.seed}", digest[:8]]
         return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts)
 
@@ -183,6 +189,7 @@ class RunConfig:
         return {
             "method": tuple(METHODS),
             "protocol": PROTOCOLS,
+            "control": (NONE, *CONTROLS),
             "initializer": initializers,
             "train_initializer": initializers,
             "reduction": REDUCTIONS,
@@ -195,7 +202,8 @@ class RunConfig:
     def _check_numbers(self) -> None:
         self._set("sparsity", checked_sparsity(self.sparsity))
         least = 0.0 if self.floor == AUTO else self.floor
-        check_request(self.sparsity, self.scope, least, by_cost=self.budget == "flops")
+        scope = scope_of(self.method, METHODS[self.method], self.scope)
+        check_request(self.sparsity, scope, least, by_cost=self.budget == "flops")
         self._set("floor", AUTO if self.floor == AUTO else float(self.floor))
         self._set("decay", checked_number("decay", self.decay, below=1))
         checked_whole("score_batch_size", self.score_batch_size, least=1)

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.algorithm import prune
 from snip.anatomy.device import device_of
 from snip.anatomy.parameters import prunable_parameters
 from snip.common.errors import InputError
@@ -29,6 +28,7 @@ from snip.runs import folder as layout
 from snip.runs import in_phases
 from snip.runs.chance import chance_error
 from snip.runs.config import RunConfig, require_scores
+from snip.runs.controlled import prune_controlled
 from snip.runs.result import RunResult, environment
 from snip.runs.sums import write_result
 from snip.training.journal import ENGINE
@@ -212,12 +212,14 @@ def prune_network(config: RunConfig, dataset: Dataset, model: nn.Module) -> Mask
     device = device_of(model)
     # A list, because scoring may need them a second time to tell which parts start at zero.
     batches = [(x.to(device), y.to(device)) for x, y in scoring_batches(config, dataset)]
-    with seeded(config.seed, device):  # a network with dropout draws while it is scored
-        return prune(
+    # A network with dropout draws while it is scored, and so do random masks.
+    with seeded(config.seed, device):
+        return prune_controlled(
             model,
             batches,
             sparsity=config.sparsity,
             method=config.method,
+            control=config.control,
             scope=config.scope,
             floor=config.floor,
             budget=config.budget,

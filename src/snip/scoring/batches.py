@@ -17,9 +17,9 @@ Batch = Any
 LossFn = Callable[[nn.Module, Batch], torch.Tensor]
 
 
-def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """The default loss: cross-entropy of an (inputs, targets) batch."""
-    if not _is_pair_of_tensors(batch):
+def cross_entropy(model: nn.Module, batch: Batch, temperature: float = 1.0) -> torch.Tensor:
+    """The default loss: cross-entropy of an (inputs, targets) batch, of logits / temperature."""
+    if not is_pair_of_tensors(batch):
         raise KindError(
             f"the default loss takes an (inputs, targets) pair of tensors, not {describe(batch)}: "
             "pass loss_fn=lambda model, batch: ... for any other kind of batch."
@@ -32,7 +32,7 @@ def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:
             "pass loss_fn=lambda model, batch: ... that picks them."
         )
     try:
-        return F.cross_entropy(outputs, targets)
+        return F.cross_entropy(outputs / temperature, targets)
     except (RuntimeError, IndexError, ValueError) as error:
         raise InputError(
             f"cross-entropy of {describe(outputs)} and targets {targets.dtype} "
@@ -113,6 +113,11 @@ class SeenBatches:
         """
         return not isinstance(self.batches, Iterator)
 
+    def keep(self) -> None:
+        """Hold on to the batches of a generator, so that they can be read again."""
+        if not self.can_be_read_again:
+            self.batches = list(self.batches)
+
     def __iter__(self) -> Iterator[Batch]:
         self.count = self.samples = 0
         for batch in self.batches:
@@ -166,7 +171,8 @@ def describe(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _is_pair_of_tensors(batch: Batch) -> bool:
+def is_pair_of_tensors(batch: Batch) -> bool:
+    """Whether a batch is (inputs, targets), as the default loss takes it."""
     return (
         isinstance(batch, (tuple, list))
         and len(batch) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import length_hint
 from typing import Any
 
@@ -16,7 +16,6 @@ from snip.common.checks import all_finite
 from snip.common.errors import InputError
 from snip.common.progress import track
 from snip.scoring.batches import (
-    Batch,
     LossFn,
     as_batches,
     batch_size,
@@ -26,6 +25,13 @@ from snip.scoring.batches import (
 from snip.scoring.settings import Scoring, checked_scoring
 
 Scores = dict[str, torch.Tensor]
+# From a loss and weights to something of each weight's shape, or None where the loss ignores it.
+Derivative = Callable[[torch.Tensor, Sequence[torch.Tensor]], Sequence[torch.Tensor | None]]
+
+
+def gradient(loss: torch.Tensor, weights: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+    """dL/dw without touching `.grad`."""
+    return torch.autograd.grad(loss, weights, allow_unused=True)
 
 
 def accumulated_gradients(
@@ -35,11 +41,13 @@ def accumulated_gradients(
     *,
     params: Predicate | None,
     scoring: Scoring,
+    derivative: Derivative = gradient,
 ) -> Scores:
     """dL/dw per parameter name over all batches; the model and its `.grad` are left as found.
 
     The result is the mean of the gradients with "abs_of_sum", and the mean or moving average of
     their absolute values otherwise. It is in float32 or wider, and the caller may write into it.
+    Another `derivative` than the gradient is added up in the same way.
     """
     scoring = checked_scoring(scoring)
     chosen = require_prunable(model, params)
@@ -55,7 +63,12 @@ def accumulated_gradients(
             size = batch_size(batch, scoring.batch_dim)
             if size == 0:
                 raise InputError(f"batch {index} has no samples: leave empty batches out.")
-            mean.add(chosen, _gradients(model, batch, loss_fn, chosen, index), size)
+            # Nothing here has a name: each batch's graph is freed before the next is computed.
+            mean.add(
+                chosen,
+                _found(derivative, checked_loss(loss_fn(model, batch), index), chosen),
+                size,
+            )
     return mean.finished(chosen)
 
 
@@ -111,22 +124,17 @@ def _copied(parameter: nn.Parameter, gradient: torch.Tensor | None) -> torch.Ten
     return own.copy_(gradient)
 
 
-def _gradients(
-    model: nn.Module,
-    batch: Batch,
-    loss_fn: LossFn,
-    params: Mapping[str, nn.Parameter],
-    index: int,
+def _found(
+    derivative: Derivative, loss: torch.Tensor, params: Mapping[str, nn.Parameter]
 ) -> list[torch.Tensor | None]:
-    """dL/dw of one batch without touching `.grad`; None for a parameter that the loss ignores."""
-    loss = checked_loss(loss_fn(model, batch), index)
-    gradients = torch.autograd.grad(loss.squeeze(), list(params.values()), allow_unused=True)
-    if all(gradient is None for gradient in gradients):
+    """The derivative of one batch's loss; None for a parameter that the loss ignores."""
+    found = list(derivative(loss.squeeze(), list(params.values())))
+    if all(one is None for one in found):
         raise InputError(
             "the loss does not depend on any prunable parameter: check that loss_fn uses the "
             "model it is given, and that the layers are not detached."
         )
-    return list(gradients)
+    return found
 
 
 def _tracked(batches: Any) -> Any:

@@ -29,7 +29,6 @@ from snip.masks.holding import rezero
 from snip.models.initializers import fans, fill, variance_scaling
 from snip.scoring.batches import SeenBatches
 from snip.scoring.gradients import Scores
-from snip.scoring.settings import Scoring
 
 # LayerScale begins at 1e-6 to 0.1; a scale that is everywhere the same and larger is no such part.
 LARGEST = 0.1
@@ -55,16 +54,21 @@ class Part:
             self.parameter.fill_(1.0)
 
 
-def score_awake(
+@contextmanager
+def scored_awake(
     model: nn.Module,
     seen: SeenBatches,
     params: Predicate | None,
-    scoring: Scoring,
+    zero_parts: str,
     score: Callable[[], Scores],
-) -> Scores:
-    """What `score` says of the model with its zero parts awake; the model is left as found."""
-    if scoring.zero_parts == "as-is":
-        return score()
+) -> Iterator[Scores]:
+    """Give what `score` says of the model with its zero parts awake, and keep them so inside.
+
+    The model is left as found. `zero_parts` is that of `snip.Scoring`.
+    """
+    if zero_parts == "as-is":
+        yield score()
+        return
     parts, unknown = _asleep(unwrap(model), params)
     with _awake(model, parts):
         scores = score()
@@ -77,7 +81,8 @@ def score_awake(
             scores, parts = again, [*parts, *unknown]
     if parts:
         _say(parts)
-    return scores
+    with _awake(model, parts):
+        yield scores
 
 
 def silent_weights(scores: Scores) -> list[str]:
@@ -99,7 +104,8 @@ def _awake(model: nn.Module, parts: Sequence[Part]) -> Iterator[None]:
         with torch.no_grad():
             for part in parts:
                 part.wake(generator)
-        rezero(model)  # what an earlier pruning removed stays removed
+        if parts:
+            rezero(model)  # what an earlier pruning removed stays removed
         yield
     finally:
         with torch.no_grad():

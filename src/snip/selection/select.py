@@ -121,7 +121,11 @@ def _by_cost(
             f"the model is pruned already, to {float(1 - left / total):.4%} of its cost saved: ask "
             f"for a higher sparsity than {sparsity:g}."
         )
-    per_cost = {name: score / costs[name] for name, score in scores.items()}
+    # A score below zero speaks for removal, the more so the more the connection costs.
+    per_cost = {
+        name: torch.where(score < 0, score * costs[name], score / costs[name])
+        for name, score in scores.items()
+    }
     return keep_top(per_cost, affordable, within, exact)
 
 

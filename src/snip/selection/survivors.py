@@ -37,12 +37,13 @@ def with_survivors(
     if not normed:
         return raised
     prices = list((costs or {"each": 1.0}).values())
-    best = max(float(score.max()) for score in scores.values() if score.numel())
-    top = 2 * best * max(prices) / min(prices)
+    # Scores may have a sign, and a price multiplies a score below zero.
+    largest = max(float(score.abs().max()) for score in scores.values() if score.numel())
+    top = 2 * largest * max(prices) / min(prices)
     for name, weight in normed.items():
         score = scores[name].clone()
         inside = (within or {}).get(name)
-        allowed = score if inside is None else score.where(inside.to(score.device), -1)
+        allowed = score if inside is None else score.where(inside.to(score.device), -torch.inf)
         places = weight.parts(allowed).argmax(1, keepdim=True)
         # What `parts` gives may be a copy, so that the places are marked in a tensor of their own.
         index = weight.parts(torch.arange(score.numel(), device=score.device).view(score.shape))

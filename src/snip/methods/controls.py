@@ -1,0 +1,69 @@
+"""Sanity controls: does it matter which connections a method keeps (Frankle et al. 2021)?
+
+A method that knows more than how many connections each layer needs must do better than its own
+masks shuffled or drawn at random, and better than its scores turned upside down; one that knows
+something of these very weights must do better than its masks around other weights.
+
+    masks = snip.prune(copy.deepcopy(model), batch, sparsity=0.95)
+    shuffled(masks).apply(model)
+
+The copy is pruned and not the model, whose removed weights would be zero where the control keeps
+them. For re-drawn weights nothing is needed here: `snip.initialize(model)` obeys held masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from snip.masks import Masks
+from snip.methods import AtInitialisation, Score, named_method
+from snip.methods.random import fresh_generator
+from snip.scoring.gradients import Scores
+from snip.selection.budgets import layers
+from snip.selection.topk import keep_top
+
+SHUFFLE, RANDOM, REDRAW, INVERT = "shuffle", "random", "redraw", "invert"
+NONE = "none"
+CONTROLS = (SHUFFLE, RANDOM, REDRAW, INVERT)
+
+
+def shuffled(masks: Masks) -> Masks:
+    """The masks with the places of each parameter shuffled; each keeps as many as it did.
+
+    Like `randomized`, this draws from torch's global generator, as the method "random" does.
+    """
+    return _drawn(masks, [[name] for name in masks]).with_provenance(control=SHUFFLE)
+
+
+def randomized(masks: Masks) -> Masks:
+    """Random masks that keep as many connections of each layer, its weights and biases alike."""
+    return _drawn(masks, layers(masks).values()).with_provenance(control=RANDOM)
+
+
+def inverted(method: str | Score | AtInitialisation) -> AtInitialisation:
+    """The method with its scores upside down, in every round: for `snip.prune(method=...)`."""
+    name, chosen = named_method(method)
+
+    def score(*args: Any, **kwargs: Any) -> Scores:
+        return {key: -value for key, value in chosen.score(*args, **kwargs).items()}
+
+    score.__qualname__ = f"inverted {name}"  # for the provenance
+    return replace(chosen, score=score)
+
+
+# Those that make other masks of a method's.
+OF_MASKS: dict[str, Callable[[Masks], Masks]] = {SHUFFLE: shuffled, RANDOM: randomized}
+
+
+def _drawn(masks: Masks, groups: Iterable[list[str]]) -> Masks:
+    """Masks that keep as many connections of each group, drawn at random."""
+    generator = fresh_generator()
+    kept: dict[str, torch.Tensor] = {}
+    for names in groups:
+        scores = {name: torch.rand(masks[name].shape, generator=generator) for name in names}
+        kept |= keep_top(scores, sum(int(masks[name].count_nonzero()) for name in names))
+    return Masks({name: kept[name] for name in masks}, masks.provenance)

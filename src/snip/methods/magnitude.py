@@ -1,0 +1,33 @@
+"""Magnitude: the largest weights stay, as they were drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.anatomy.parameters import Predicate, require_prunable
+from snip.methods.kinds import WEIGHTS, AtInitialisation, Needs
+from snip.scoring.batches import LossFn
+from snip.scoring.gradients import Scores
+from snip.scoring.settings import Scoring
+
+
+def magnitude(
+    model: nn.Module,
+    batches: Any = None,
+    loss_fn: LossFn | None = None,
+    *,
+    params: Predicate | None = None,
+    scoring: Scoring = Scoring(),
+) -> Scores:
+    """|w| per parameter name. In one ranking, layers with many inputs lose the most."""
+    weights = require_prunable(model, params)
+    return {
+        name: weight.detach().to(torch.promote_types(weight.dtype, torch.float32)).abs()
+        for name, weight in weights.items()
+    }
+
+
+MAGNITUDE = AtInitialisation(magnitude, Needs("magnitude"), reads=WEIGHTS)

@@ -1,0 +1,42 @@
+"""Random pruning: every connection is as likely to stay as any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.anatomy.parameters import Predicate, require_prunable
+from snip.methods.kinds import NOTHING, AtInitialisation, Needs
+from snip.scoring.batches import LossFn
+from snip.scoring.gradients import Scores
+from snip.scoring.settings import Scoring
+
+
+def random_scores(
+    model: nn.Module,
+    batches: Any = None,
+    loss_fn: LossFn | None = None,
+    *,
+    params: Predicate | None = None,
+    scoring: Scoring = Scoring(),
+) -> Scores:
+    """A uniform random number per connection, which neither weights nor data have a say in.
+
+    `torch.manual_seed` before the call repeats them, on every device; a second call draws others.
+    """
+    chosen, generator = require_prunable(model, params), fresh_generator()
+    return {name: torch.rand(p.shape, generator=generator) for name, p in chosen.items()}
+
+
+def fresh_generator() -> torch.Generator:
+    """A generator whose seed is drawn from torch's global one.
+
+    Drawn from the global one itself, the scores of a network that was drawn from the same seed
+    would be its weights' own random numbers, and random pruning would keep the largest weights.
+    """
+    return torch.Generator().manual_seed(int(torch.randint(1 << 62, ())))
+
+
+RANDOM = AtInitialisation(random_scores, Needs("none"), reads=NOTHING)

@@ -1,0 +1,50 @@
+"""One forward pass that shows how the loss calls the model, for methods that need no gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from snip.anatomy.calling import Call, call
+from snip.anatomy.parameters import unwrap
+from snip.anatomy.undisturbed import undisturbed
+from snip.common.errors import InputError
+from snip.scoring.batches import LossFn, as_batches, checked_loss_fn, is_pair_of_tensors
+
+
+def first_call(model: nn.Module, batches: Any, loss_fn: LossFn | None) -> Call:
+    """What the loss calls the model with on the first batch; the model is left as found."""
+    calls: list[Call] = []
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.append((args, kwargs))
+
+    handle = unwrap(model).register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        look(model, batches, loss_fn)
+    finally:
+        handle.remove()
+    if not calls:
+        raise InputError("loss_fn does not call the model: it must use the model it is given.")
+    return calls[0]
+
+
+def look(model: nn.Module, batches: Any, loss_fn: LossFn | None) -> None:
+    """Call the model on the first batch in eval mode, for hooks; the model is left as found.
+
+    A batch without targets will do, unless there is a loss that wants them.
+    """
+    if loss_fn is not None:
+        checked_loss_fn(loss_fn)
+    for batch in as_batches(batches):
+        # Inference mode is left, because in it a view does not know its parameter.
+        with undisturbed(model), torch.inference_mode(False), torch.no_grad():
+            model.eval()
+            if loss_fn is not None:
+                loss_fn(model, batch)
+            else:
+                call(model, batch[0] if is_pair_of_tensors(batch) else batch)
+        return
+    raise InputError("there were no batches: give at least one (an exhausted generator?).")
