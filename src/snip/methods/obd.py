@@ -19,7 +19,7 @@ from snip.training.phases import steady
 
 ROUNDS = 8
 SHARE, LR_SCALE = 0.08, 0.1
-IMAGES = 3000  # on which the second derivatives are measured
+IMAGES = 2000  # on which the second derivatives are measured
 MOST_CLASSES = 20  # with more, so many labels per image are drawn from the network's answers
 
 
