@@ -133,7 +133,8 @@ def test_a_method_that_reads_no_data_needs_no_targets():
     model, (inputs, _) = make("mlp")
     for method in ("random", "magnitude", "erk", "synflow"):
         masks = snip.prune(copy.deepcopy(model), inputs, sparsity=0.5, method=QUICK[method])
-        assert masks.provenance.loss is None
+        assert (masks.provenance.loss, masks.provenance.batches) == (None, 0)
+        assert masks.provenance.input_shape == (6,)
 
 
 def test_a_generator_is_enough_for_a_method_in_rounds():

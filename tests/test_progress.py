@@ -33,3 +33,15 @@ def test_short_work_and_logs_stay_silent(
     monkeypatch.setattr(sys, "stderr", terminal)
     assert list(track("ab", description="counting")) == ["a", "b"]
     assert "counting" not in terminal.getvalue()
+
+
+def test_what_is_tracked_inside_another_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    for _ in track(range(3), description="rounds", total=3):
+        assert list(track("ab", description="scoring")) == ["a", "b"]
+    assert "rounds" in terminal.getvalue()
+    assert "scoring" not in terminal.getvalue()
+    assert list(track("ab", description="afterwards")) == ["a", "b"]
+    assert "afterwards" in terminal.getvalue()

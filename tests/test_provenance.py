@@ -36,7 +36,7 @@ def test_every_field_comes_back_from_a_file(tmp_path):
     masks = snip.prune(model, batch, sparsity=0.5, scope={"head": 0.25})
     masks = masks.with_provenance(
         protocol="redraw", seeds={"run": 1}, dataset="mnist", model="m", weights="w.safetensors",
-        shrunk_from={"kept": 3, "total": 5}, control="shuffle",
+        shrunk_from={"kept": 3, "total": 5}, control="shuffle", note="trimmed",
     )  # fmt: skip
     known = masks.provenance.to_dict()
     assert set(known) == {field.name for field in dataclasses.fields(Provenance)}

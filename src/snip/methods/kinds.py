@@ -61,10 +61,10 @@ class AtInitialisation:
     """A method that prunes before training.
 
     `rounds(sparsity)` are the sparsities of its rounds, the last of them `sparsity`: each round
-    scores the network that the round before has left. With `returns`, connections that a round
-    has removed may come back in a later one; `score` then takes a keyword `dense` too, the weights
-    by name as they were before any round. `scope` is who competes with whom, for a method that
-    decides it. `reads` is what the scores depend on: DATA, WEIGHTS or NOTHING.
+    scores the network that the round before has left, on all batches. With `returns`, connections
+    that a round has removed may come back in a later one; `score` then takes a keyword `dense`
+    too, the weights by name as they were before any round. `scope` is who competes with whom, for
+    a method that decides it. `reads` is what the scores depend on: DATA, WEIGHTS or NOTHING.
     """
 
     score: Callable[..., Scores]  # a Score

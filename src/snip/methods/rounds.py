@@ -80,9 +80,11 @@ class Scorer:
 
     def provenance(self) -> dict[str, Any]:
         """What was scored, and how."""
-        loss = name_of(self.loss_fn or cross_entropy) if self.method.reads == DATA else None
-        about = {"loss": loss, "rounds": self.rounds, "uses": self.uses}
-        return {**self.seen.provenance(), **asdict(self.scoring), **about}
+        about = {**self.seen.provenance(), **asdict(self.scoring)}
+        about |= {"rounds": self.rounds, "uses": self.uses}
+        if self.method.reads == DATA:
+            return about | {"loss": name_of(self.loss_fn or cross_entropy)}
+        return about | {"batches": 0, "samples": 0}  # one was looked at, and none was scored
 
 
 def in_rounds(
@@ -174,11 +176,11 @@ def _put(
 
 def _removed_last(found: Scores, before: Scores, masks: Masks) -> Scores:
     """The scores found, and below them those that removed connections had before."""
-    largest = max(
-        float(s.abs().max()) for table in (found, before) for s in table.values() if s.numel()
-    )
+    highest = max(float(score.max()) for score in before.values() if score.numel())
+    lowest = min(float(score.min()) for score in found.values() if score.numel())
+    shift = 2 * max(0.0, highest - lowest)  # twice, so that none of them ties with one that stays
     return {
-        name: torch.where(masks[name].to(score.device), score, before[name] - 3 * largest)
+        name: torch.where(masks[name].to(score.device), score, before[name] - shift)
         for name, score in found.items()
     }
 

@@ -1,4 +1,4 @@
-"""One forward pass that shows how the loss calls the model, for methods that need no gradient."""
+"""How the loss calls the model, for methods that score without the loss."""
 
 from __future__ import annotations
 
@@ -14,21 +14,28 @@ from snip.common.errors import InputError
 from snip.scoring.batches import LossFn, as_batches, checked_loss_fn, is_pair_of_tensors
 
 
+class _Called(BaseException):
+    """Ends a forward before it begins; no `except Exception` of a user's loss catches it."""
+
+
 def first_call(model: nn.Module, batches: Any, loss_fn: LossFn | None) -> Call:
-    """What the loss calls the model with on the first batch; the model is left as found."""
+    """What the model is called with on the first batch; its forward is not run."""
+    model = unwrap(model)
     calls: list[Call] = []
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls.append((args, kwargs))
+        raise _Called
 
-    handle = unwrap(model).register_forward_pre_hook(note, with_kwargs=True)
+    # First, because another hook may compute something.
+    handle = model.register_forward_pre_hook(note, with_kwargs=True, prepend=True)
     try:
         look(model, batches, loss_fn)
+    except _Called:
+        return calls[0]
     finally:
         handle.remove()
-    if not calls:
-        raise InputError("loss_fn does not call the model: it must use the model it is given.")
-    return calls[0]
+    raise InputError("loss_fn does not call the model: it must use the model it is given.")
 
 
 def look(model: nn.Module, batches: Any, loss_fn: LossFn | None) -> None:

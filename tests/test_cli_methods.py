@@ -1,0 +1,44 @@
+"""Methods and sanity controls from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_fixtures import LENET, RUN, Snip
+
+from snip.masks import Masks
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+PRUNE = ["prune", *LENET, "--sparsity", "0.9", "--out", "m"]
+
+
+@pytest.mark.parametrize("method", ["random", "erk", "grasp", "snip-it"])
+def test_masks_say_which_method_made_them_in_how_many_rounds(snip: Snip, method: str) -> None:
+    code, out, _ = snip(*PRUNE, "--method", method)
+    assert code == 0
+    assert "26,661" in out
+    masks = Masks.load("m")
+    assert masks.kept == 26_661
+    assert masks.provenance.method == method
+    assert masks.provenance.rounds == (7 if method == "snip-it" else 1)
+    first, _, _ = snip(*PRUNE, "--method", method)  # the same command makes the same masks
+    assert first == 0
+    assert Masks.load("m") == masks
+
+
+def test_a_run_of_a_method_with_a_control(snip: Snip) -> None:
+    code, _, _ = snip(*RUN, "--method", "magnitude", "--control", "shuffle")
+    assert code == 0
+    (folder,) = Path("runs").iterdir()
+    assert "_magnitude-0.95_shuffle_" in folder.name
+    provenance = Masks.load(folder / "masks.safetensors").provenance
+    assert (provenance.method, provenance.control) == ("magnitude", "shuffle")
+    assert json.loads((folder / "result.json").read_text())["config"]["control"] == "shuffle"
+
+
+def test_slips_in_names_are_corrected(snip: Snip) -> None:
+    for flag, slip, meant in (("--method", "syn-flow", "synflow"), ("--control", "inv", "invert")):
+        code, _, error = snip(*PRUNE, flag, slip)
+        assert code != 0
+        assert f"did you mean '{meant}'?" in error
+    assert not Path("m").exists()
