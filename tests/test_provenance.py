@@ -15,6 +15,7 @@ from snip.masks.masks import checksum
 
 # A value of the wrong kind for every field, as a file could hold it.
 WRONG = {
+    "note": 3,
     "method": 5, "rounds": 1.5, "control": 1, "sparsity_asked": "0.9", "scope": 0.5, "floor": [1],
     "budget": {}, "reduction": 1,
     "decay": "0.9", "batch_norm": False, "loss_reduction": 0, "batch_dim": 1.5, "zero_parts": 1,

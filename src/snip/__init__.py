@@ -27,6 +27,7 @@ _ROOMS = {
     "snip.reports.report": ("Report", "report"),
     "snip.scoring.settings": ("Scoring",),
     "snip.selection.select": ("select",),
+    "snip.training.config": ("TrainConfig",),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -22,3 +22,4 @@ from snip.reports.report import Report as Report
 from snip.reports.report import report as report
 from snip.scoring.settings import Scoring as Scoring
 from snip.selection.select import select as select
+from snip.training.config import TrainConfig as TrainConfig

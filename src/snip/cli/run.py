@@ -132,6 +132,8 @@ def show_result(result: RunResult) -> None:
             "folder": result.folder,
         }
     )
+    if result.note is not None:
+        remark(f"note: {result.note}.")
     note = chance_note(result)
     if note is not None:
         remark(f"warning: {note}")

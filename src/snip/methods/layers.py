@@ -37,16 +37,16 @@ def require_layers(
     """
     owners = parameter_owners(model)
     for name in weights if kinds else ():
-        for full, owner in owners[name]:
-            own = owner._parameters.get(full.rpartition(".")[2])
-            if isinstance(owner, kinds) and own is not None:
-                continue
-            known = ", ".join(kind.__name__ for kind in kinds)
-            raise InputError(
-                f"method {method!r} cannot take {name!r}, which a {type(owner).__name__} has: it "
-                f"takes plain layers of the kinds {known}. Leave it out with params=..., or use "
-                "another method, such as 'lwc' or 'snip'."
-            )
+        full, owner = owners[name][0]
+        own = owner._parameters.get(full.rpartition(".")[2])
+        if len(owners[name]) == 1 and isinstance(owner, kinds) and own is not None:
+            continue
+        known = ", ".join(kind.__name__ for kind in kinds)
+        raise InputError(
+            f"method {method!r} cannot take {name!r}, which a {type(owner).__name__} has: it takes "
+            f"plain layers of the kinds {known}, with weights of their own. Leave it out with "
+            "params=..., or use another method, such as 'lwc' or 'snip'."
+        )
 
 
 def columns(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-CHUNK = 1 << 14  # weights at a time: all components of a chunk stay in the cache
+CHUNK = 1 << 12  # weights at a time: all components of a chunk stay in the cache
 HALF_LOG_2PI = math.log(2 * math.pi) / 2
 SAME = 1e-10  # components with a smaller divergence are one
 
@@ -39,13 +39,16 @@ class NegativeLogDensity(torch.autograd.Function):
         for begin in range(0, len(weights), CHUNK):
             w = weights[begin : begin + CHUNK]
             joint = mixture.log_joint(w)
-            density = joint.logsumexp(0)
-            share = (joint - density).exp_()  # responsibilities r_ij
-            total -= density.sum()
-            pull = share * precisions * (w[None] - mixture.means[:, None])
+            most = joint.amax(0)
+            share = joint.sub_(most).exp_()
+            density = share.sum(0)
+            share /= density  # the responsibilities r_ij
+            total -= (most + density.log()).sum()
+            away = w[None] - mixture.means[:, None]
+            pull = share * precisions * away
             of_weights[begin : begin + CHUNK] = pull.sum(0)
             of_parts[0] -= pull.sum(1)
-            of_parts[1] -= (share - pull * (w[None] - mixture.means[:, None])).sum(1) / 2
+            of_parts[1] -= (share.sum(1) - pull.mul_(away).sum(1)) / 2
             of_parts[2] -= share.sum(1)
         ctx.save_for_backward(of_weights, *of_parts)
         return total

@@ -23,7 +23,7 @@ from snip.training.hooks import Hooks
 from snip.training.phases import steady
 from snip.training.state import Weights
 
-SHARE = 2.0
+SHARE = 1.0
 LR = 1e-3  # of Adam
 FIRST_LOG_SIGMA2 = -8.0  # the authors' advice for a network that is trained already
 LARGEST = 3.0  # of log alpha: above, a weight is noise for 95% and more

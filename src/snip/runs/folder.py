@@ -48,7 +48,7 @@ def state_of(folder: Path) -> str:
     """How far the run in `folder` has come."""
     if places.exists(folder / RESULT):
         return FINISHED
-    if places.exists(folder / CHECKPOINT):
+    if places.exists(folder / CHECKPOINT) or places.exists(folder / PHASES):
         return STOPPED
     return BEGUN if places.exists(folder / CONFIG) else NEW
 
