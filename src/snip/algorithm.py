@@ -13,7 +13,7 @@ from torch import nn
 from snip.anatomy.parameters import Predicate, left_out
 from snip.common.errors import InputError, nearest
 from snip.masks import Masks, held_masks, versions
-from snip.methods import Method, Score, named_method, scope_of, training_method
+from snip.methods import DuringTraining, Method, Score, named_method, scope_of, training_method
 from snip.methods.during import prune_trained
 from snip.methods.rounds import Scorer, in_rounds
 from snip.scoring.batches import LossFn
@@ -63,25 +63,18 @@ def prune(
     how it scores. `floor` is what each layer keeps at least: "auto" is 0, or, if no path from
     input to output would be left, what leaves one. `budget="flops"` keeps the most sensitivity
     per FLOP: `sparsity` is then the fraction of the FLOPs that is saved. `biases="keep"` leaves
-    them all. A model that is pruned already is pruned further. If anything is refused, nothing is
-    changed.
+    them all. A model that is pruned already is pruned further. What is refused changes nothing.
 
-    Methods that train (LWC, OBD and others) are for a model that is trained already. Their data is
-    a snip data set, a DataLoader or a list of (inputs, labels); they train by cross-entropy, in
-    phases that are parts of `training` (unless given, of twenty epochs), and the model is then
-    ready for a last training. They have no use for the options of scoring.
+    Methods that train (LWC, OBD and others) are for a trained model, on a snip data set, a
+    DataLoader or a list of (inputs, labels): by cross-entropy, in phases that are parts of
+    `training` (unless given, of twenty epochs). The model is then ready for a last training.
     """
     during = training_method(method)
     if during is not None:
-        _require_unused(during[0], locals())
-        return prune_trained(
-            *during, model, batches, sparsity=sparsity, params=params, training=training
-        )
-    if training is not None:
-        raise InputError(f"method {method!r} does not train: leave out training=..., and train.")
+        return _prune_trained(*during, locals())
     name, chosen = named_method(method)
     scope = scope_of(name, chosen, scope)
-    _check(model, params, sparsity, scope, floor, budget, biases, scoring)
+    _check(model, params, sparsity, scope, floor, budget, biases, scoring, training)
     out = left_out(model, params)
     warn_of_parametrized(out)
     if biases == "keep":
@@ -110,14 +103,16 @@ def prune(
     return masks
 
 
-def _require_unused(method: str, given: Mapping[str, Any]) -> None:
-    """Refuse options that a method which trains would not obey."""
-    for name, option in inspect.signature(prune).parameters.items():
-        if name not in OF_TRAINING and given[name] != option.default:
+def _prune_trained(name: str, method: DuringTraining, given: Mapping[str, Any]) -> Masks:
+    """`prune` by a method that trains. Options that it would not obey are refused."""
+    for option, parameter in inspect.signature(prune).parameters.items():
+        if option not in OF_TRAINING and given[option] != parameter.default:
             raise InputError(
-                f"{name} is {given[name]!r}, but method {method!r} trains by cross-entropy and "
-                f"ranks by a rule of its own: leave {name} out, or use a method such as 'snip'."
+                f"{option} is {given[option]!r}, but method {name!r} trains by cross-entropy and "
+                f"ranks by a rule of its own: leave {option} out, or use a method such as 'snip'."
             )
+    where = given["model"], given["batches"], given["sparsity"]
+    return prune_trained(name, method, *where, given["params"], given["training"])
 
 
 def _selected(
@@ -141,8 +136,11 @@ def _check(
     budget: str,
     biases: str,
     scoring: Scoring,
+    training: TrainConfig | None,
 ) -> None:
     """Refuse a request that cannot be met, before anything is scored."""
+    if training is not None:
+        raise InputError("this method does not train: leave out training=..., and train after it.")
     if budget not in BUDGETS:
         raise nearest("budget", budget, BUDGETS)
     if biases not in BIASES:

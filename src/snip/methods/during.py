@@ -64,7 +64,6 @@ def prune_trained(
     method: DuringTraining,
     model: nn.Module,
     data: Any,
-    *,
     sparsity: float,
     params: Predicate | None,
     training: TrainConfig | None,

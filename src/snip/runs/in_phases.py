@@ -20,6 +20,7 @@ from snip.methods.during import competing, prune_in_phases
 from snip.runs import folder as layout
 from snip.runs.config import RunConfig
 from snip.runs.result import RunResult
+from snip.runs.seeds import seeds_of
 from snip.runs.sums import require_as_summed
 from snip.training.journal import CHECKPOINT, ENGINE, MASKS, METRICS
 from snip.training.lock import BusyError
@@ -82,7 +83,7 @@ def pruned(
     phases = Phases(model, data, config.training, around)
     masks = prune_in_phases(*method, phases, config.sparsity, None)
     about = {"protocol": config.protocol, "dataset": dataset.name, "model": config.model}
-    return model, masks.with_provenance(**about)
+    return model, masks.with_provenance(**about, seeds=seeds_of(config))
 
 
 def _awaited(first: Callable[[], RunResult]) -> RunResult:
