@@ -27,7 +27,7 @@ SHARE, LR_SCALE = 1.0, 0.5
 FADING = 5.0  # gamma times the iterations: at the end every sixth step looks at a layer's masks
 CUT, SPLICE = 0.9, 1.1  # times the threshold; in between, a connection stays as it is
 # Of the budget, what the thresholds leave of the trained weights: splicing brings others back.
-FIRST_KEPT = 0.7
+FIRST_KEPT = 0.4
 
 
 def statistics(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[float, float]]:
