@@ -50,6 +50,12 @@ MISTAKES = {
     "nothing to prune": (["run", "--model", "mine_wrong:bare", *HALF], "no prunable parameters"),
     "prune nothing": (["prune", *LENET, "--sparsity", "0", "--out", "m"], "sparsity is 0"),
     "prune nowhere": (PRUNE, "--out"),
+    "prune by training": ([*PRUNE, "--out", "m", "--method", "lwc"], "use snip run --method lwc"),
+    "method and layer": (["run", "--model", "lstm-s", "--method", "svd", *HALF], "cannot take"),
+    "method and option": (
+        [*RUN_HALF, "--method", "obd", "--scope", "erk"],
+        "leave this option out",
+    ),
     "prune into a folder": ([*PRUNE, "--out", "."], "is a folder"),
     "prune to a name too long": (
         [*PRUNE, "--out", "m" * 300],

@@ -15,6 +15,7 @@ from snip.masks.masks import checksum
 
 # A value of the wrong kind for every field, as a file could hold it.
 WRONG = {
+    "note": 3,
     "method": 5, "rounds": 1.5, "control": 1, "sparsity_asked": "0.9", "scope": 0.5, "floor": [1],
     "budget": {}, "granularity": 4, "reduction": 1,
     "decay": "0.9", "batch_norm": False, "loss_reduction": 0, "batch_dim": 1.5, "zero_parts": 1,
@@ -37,7 +38,7 @@ def test_every_field_comes_back_from_a_file(tmp_path):
     masks = snip.prune(model, batch, sparsity=0.5, scope={"head": 0.25})
     masks = masks.with_provenance(
         protocol="redraw", seeds={"run": 1}, dataset="mnist", model="m", weights="w.safetensors",
-        shrunk_from={"kept": 3, "total": 5}, control="shuffle",
+        shrunk_from={"kept": 3, "total": 5}, control="shuffle", note="trimmed",
     )  # fmt: skip
     known = masks.provenance.to_dict()
     assert set(known) == {field.name for field in dataclasses.fields(Provenance)}

@@ -28,6 +28,7 @@ _ROOMS = {
     "snip.scoring.settings": ("Scoring",),
     "snip.selection.granularity": ("Block", "Channel", "Element", "NofM"),
     "snip.selection.select": ("select",),
+    "snip.training.config": ("TrainConfig",),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -26,3 +26,4 @@ from snip.selection.granularity import Channel as Channel
 from snip.selection.granularity import Element as Element
 from snip.selection.granularity import NofM as NofM
 from snip.selection.select import select as select
+from snip.training.config import TrainConfig as TrainConfig

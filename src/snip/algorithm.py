@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -12,9 +13,10 @@ from torch import nn
 from snip.anatomy.calling import example, inputs_of
 from snip.anatomy.packed import packed_parts
 from snip.anatomy.parameters import Predicate, left_out
-from snip.common.errors import nearest
+from snip.common.errors import InputError, nearest
 from snip.masks import Masks, held_masks, versions
-from snip.methods import AtInitialisation, Score, named_method, scope_of
+from snip.methods import DuringTraining, Method, Score, named_method, scope_of, training_method
+from snip.methods.during import prune_trained
 from snip.methods.rounds import Scorer, in_rounds
 from snip.scoring.batches import LossFn
 from snip.scoring.checks import (
@@ -40,9 +42,12 @@ from snip.selection.granularity import (
 from snip.selection.repair import with_a_path
 from snip.selection.select import select
 from snip.selection.survivors import with_survivors
+from snip.training.config import TrainConfig
 
 BUDGETS = ("connections", "flops")
 BIASES = ("compete", "keep")
+# The options of `prune` that methods which train obey.
+OF_TRAINING = ("model", "batches", "sparsity", "params", "method", "training")
 AUTO = "auto"  # a floor only where no path would be left without one
 
 
@@ -53,13 +58,14 @@ def prune(
     sparsity: float | None = None,
     loss_fn: LossFn | None = None,
     params: Predicate | None = None,
-    method: str | Score | AtInitialisation = "snip",
+    method: str | Score | Method = "snip",
     granularity: str | Granularity = "element",
     scope: Scope = "global",
     floor: float | str = AUTO,
     budget: str = "connections",
     biases: str = "compete",
     scoring: Scoring = Scoring(),
+    training: TrainConfig | None = None,
 ) -> Masks:
     """Remove all but the round(m (1 - sparsity)) most sensitive connections; returns the masks.
 
@@ -72,13 +78,20 @@ def prune(
     "auto" is 0, or, if no path from input to output would be left, what leaves one.
     `budget="flops"` keeps the most sensitivity per FLOP: `sparsity` is then the fraction of the
     FLOPs that is saved. `biases="keep"` leaves them all. A model that is pruned already is pruned
-    further. If anything is refused, nothing is changed.
+    further. What is refused changes nothing.
+
+    Methods that train (LWC, OBD and others) are for a trained model, on a snip data set, a
+    DataLoader or a list of (inputs, labels): by cross-entropy, in phases that are parts of
+    `training` (unless given, of twenty epochs). The model is then ready for a last training.
     """
+    during = training_method(method)
+    if during is not None:
+        return _prune_trained(*during, locals())
     name, chosen = named_method(method)
     scope = scope_of(name, chosen, scope)
     granularity = checked_granularity(granularity)
     sparsity = asked_sparsity(granularity, sparsity)
-    _check(model, params, sparsity, granularity, scope, floor, budget, biases, scoring)
+    _check(model, params, sparsity, granularity, scope, floor, budget, biases, scoring, training)
     out = left_out(model, params)
     warn_of_parametrized(out)
     warn_of_left_out(model, out)
@@ -86,6 +99,24 @@ def prune(
         params, kept = without_biases(model, params)
         out |= dict.fromkeys(kept, "bias, kept")
     scorer = Scorer(chosen, model, batches, loss_fn, params, scoring)
+    masks, scores = _scored_and_selected(scorer, sparsity, granularity, scope, floor, budget)
+    about = {**scorer.provenance(), "method": name, "budget": budget, "left_out": out}
+    about |= {"zero_biases": zero_biases(model, scores), "seed": torch.initial_seed()}
+    masks = masks.with_provenance(**about, versions=versions())
+    masks.apply(model)
+    return masks
+
+
+def _scored_and_selected(
+    scorer: Scorer,
+    sparsity: float,
+    granularity: Granularity,
+    scope: Scope,
+    floor: float | str,
+    budget: str,
+) -> tuple[Masks, Scores]:
+    """The masks, with a path where they can have one, and the scores that they are of."""
+    model = scorer.model
     least = 0 if isinstance(floor, str) else floor
     with scorer.awake() as scores:
         check_signal(model, scores)
@@ -98,14 +129,23 @@ def prune(
         selecting, scores, sparsity=sparsity, granularity=granularity, scope=scope, floor=least
     )
     repair = floor == AUTO and scope == "global" and costs is None and granularity.takes_shares
+    batch_dim = scorer.scoring.batch_dim
     masks = with_a_path(
-        model, selecting(), scorer.call, selecting, repair=repair, batch_dim=scoring.batch_dim
+        model, selecting(), scorer.call, selecting, repair=repair, batch_dim=batch_dim
     )
-    about = {**scorer.provenance(), "method": name, "budget": budget, "left_out": out}
-    about |= {"zero_biases": zero_biases(model, scores), "seed": torch.initial_seed()}
-    masks = masks.with_provenance(**about, versions=versions())
-    masks.apply(model)
-    return masks
+    return masks, scores
+
+
+def _prune_trained(name: str, method: DuringTraining, given: Mapping[str, Any]) -> Masks:
+    """`prune` by a method that trains. Options that it would not obey are refused."""
+    for option, parameter in inspect.signature(prune).parameters.items():
+        if option not in OF_TRAINING and given[option] != parameter.default:
+            raise InputError(
+                f"{option} is {given[option]!r}, but method {name!r} trains by cross-entropy and "
+                f"ranks by a rule of its own: leave {option} out, or use a method such as 'snip'."
+            )
+    where = given["model"], given["batches"], given["sparsity"]
+    return prune_trained(name, method, *where, given["params"], given["training"])
 
 
 def _selected(
@@ -146,8 +186,11 @@ def _check(
     budget: str,
     biases: str,
     scoring: Scoring,
+    training: TrainConfig | None,
 ) -> None:
     """Refuse a request that cannot be met, before anything is scored."""
+    if training is not None:
+        raise InputError("this method does not train: leave out training=..., and train after it.")
     if budget not in BUDGETS:
         raise nearest("budget", budget, BUDGETS)
     if biases not in BIASES:

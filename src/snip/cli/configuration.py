@@ -34,7 +34,9 @@ def run_config(
     run = {name: value for name, value in given.items() if name in RUN_FIELDS}
     plain = RunConfig(**run)
     changes = {name: value for name, value in given.items() if name in TRAIN_FIELDS}
-    train = (plain.train or TrainConfig()).with_optimizer(changes.get("optimizer", "sgd"))
+    train = plain.train or TrainConfig()
+    if "optimizer" in changes:
+        train = train.with_optimizer(changes["optimizer"])
     if epochs is not None:
         changes["iterations"] = _iterations(epochs, plain.dataset, train, changes)
         schedule = SHORT

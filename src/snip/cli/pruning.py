@@ -11,12 +11,14 @@ from snip.common.errors import InputError
 from snip.data.dataset import Dataset
 from snip.masks import Masks
 from snip.runs import RunConfig, draw, prune_drawn, prune_network, resolve_model
+from snip.runs.in_phases import require_scores
 
 
 def network_to_prune(config: RunConfig, weights: Path | None) -> nn.Module:
     """The network to prune, with the weights of a file or freshly drawn."""
     if config.sparsity == 0:
         raise InputError("sparsity is 0: nothing would be pruned. Give a fraction such as 0.95.")
+    require_scores(config)
     if weights is None:
         return draw(config)[0]
     if config.protocol == "redraw":

@@ -14,7 +14,7 @@ from snip.runs.folder import BEGUN, FINISHED, STOPPED, require_own, state_of
 def show_result(result: RunResult) -> None:
     """Print the result of a run, one fact per line."""
     config = result.config
-    selection = f"iteration {result.selected_iteration:,} of {config.training.iterations:,}"
+    selection = f"iteration {result.selected_iteration:,} of {config.last_training.iterations:,}"
     if result.valid_error is not None:
         selection += f", where the validation error is {percent(result.valid_error)}"
     show_facts(
@@ -29,6 +29,8 @@ def show_result(result: RunResult) -> None:
             "folder": result.folder,
         }
     )
+    if result.note is not None:
+        remark(f"note: {result.note}.")
     note = chance_note(result)
     if note is not None:
         remark(f"warning: {note}")

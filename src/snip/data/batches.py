@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import numpy as np
@@ -38,6 +39,11 @@ class Batches:
         self._scale = (1 / (255 * exact_std)).astype(np.float32)
         self._shift = (-exact_mean / exact_std).astype(np.float32)
 
+    @property
+    def images(self) -> int:
+        """Images per epoch."""
+        return len(self) * self.batch_size if self.drop_last else len(self.split)
+
     def __len__(self) -> int:
         """Batches per epoch."""
         whole, rest = divmod(len(self.split), self.batch_size)
@@ -56,6 +62,12 @@ class Batches:
             )
         order = self._order(number)
         return (self._batch(order, number, index) for index in range(start, len(self)))
+
+    def with_seed(self, seed: int) -> Batches:
+        """The same images in another order, otherwise augmented."""
+        other = copy.copy(self)
+        other.seed = seed
+        return other
 
     def _order(self, epoch: int) -> np.ndarray:
         if not self.shuffle:

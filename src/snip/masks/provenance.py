@@ -51,6 +51,7 @@ class Provenance:
     model: str | None = None
     weights: str | None = None  # the file that the scored weights were read from
     shrunk_from: dict[str, int] | None = None  # kept and total before snip.shrink
+    note: str | None = None  # what was done beside the method's own rule
     seed: int | None = None  # torch's when the scoring began
     versions: dict[str, str] = field(default_factory=dict)
 

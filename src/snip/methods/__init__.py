@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from snip.common.errors import InputError, KindError, nearest
+from snip.methods.dns import DNS
 from snip.methods.erk import ERK
 from snip.methods.force import FORCE
 from snip.methods.grasp import GRASP
 from snip.methods.iter_snip import ITER_SNIP
 from snip.methods.kinds import AtInitialisation, DuringTraining, Method, Needs, Score
+from snip.methods.lc import LC
+from snip.methods.lobs import L_OBS
+from snip.methods.lwc import LWC
 from snip.methods.magnitude import MAGNITUDE
+from snip.methods.obd import OBD
 from snip.methods.random import RANDOM
 from snip.methods.snip import SNIP
 from snip.methods.snip_it import SNIP_IT
+from snip.methods.svd import SVD
+from snip.methods.sws import SWS
 from snip.methods.synflow import SYNFLOW
 from snip.methods.weight_gradient import WEIGHT_GRADIENT
 from snip.scoring.batches import name_of
@@ -28,24 +35,40 @@ METHODS: dict[str, Method] = {
     "force": FORCE,
     "iter-snip": ITER_SNIP,
     "snip-it": SNIP_IT,
+    # While or after a network is trained:
+    "lwc": LWC,
+    "dns": DNS,
+    "lc": LC,
+    "sws": SWS,
+    "svd": SVD,
+    "obd": OBD,
+    "lobs": L_OBS,
 }
 OWN = Needs("a function of the user's")
 
 
-def named_method(method: str | Score | AtInitialisation) -> tuple[str, AtInitialisation]:
+def named_method(method: str | Score | Method) -> tuple[str, AtInitialisation]:
     """A method of the table by its name, or a user's own as it is; with its name."""
     if isinstance(method, str):
         if method not in METHODS:
             raise nearest("method", method, METHODS)
         found = METHODS[method]
         if isinstance(found, DuringTraining):
-            raise InputError(f"method {method!r} prunes while it trains: use snip run.")
+            raise InputError(f"method {method!r} prunes while it trains: it has no scores.")
         return method, found
     if isinstance(method, AtInitialisation):
         return name_of(method.score), method
     if not callable(method):
         raise KindError(f"method is {method!r}: give a name such as 'snip', or a function.")
     return name_of(method), AtInitialisation(method, OWN)
+
+
+def training_method(method: object) -> tuple[str, DuringTraining] | None:
+    """A method that prunes while it trains, by its name or as it is; None for any other."""
+    found = METHODS.get(method) if isinstance(method, str) else method
+    if not isinstance(found, DuringTraining):
+        return None
+    return method if isinstance(method, str) else name_of(found.prune), found
 
 
 def scope_of(name: str, method: Method, scope: Scope) -> Scope:

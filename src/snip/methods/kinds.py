@@ -13,10 +13,14 @@ from typing import Any, Protocol
 from torch import nn
 
 from snip.anatomy.parameters import Predicate
+from snip.masks import Masks
+from snip.methods.course import Course
 from snip.methods.schedules import Rounds, one_shot
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring
+from snip.training.config import TrainConfig
+from snip.training.phases import part
 
 # What a score depends on. Only what depends on the data shows how the model is called, and only
 # what depends on the weights asks for parts that start at zero to be woken.
@@ -73,9 +77,23 @@ class AtInitialisation:
 
 @dataclass(frozen=True)
 class DuringTraining:
-    """A method that prunes while or after the network is trained, in the one training loop."""
+    """A method that prunes while or after the network is trained, in the one training loop.
 
+    `prune(course)` is given a trained network, trains it in phases, and returns the masks; weights
+    that are not to stay as they are it has changed by then. One more training under these masks
+    follows: `share` as long as the first training, at its learning rate times `lr_scale`.
+    """
+
+    prune: Callable[[Course], Masks]
     needs: Needs
+    biases: bool = False  # whether biases compete with the weights; else all of them stay
+    layers: tuple[type[nn.Module], ...] = ()  # the kinds of layers that it takes; empty: any
+    share: float = 0.5
+    lr_scale: float = 0.1
+
+    def last_training(self, config: TrainConfig) -> TrainConfig:
+        """The training under the final masks, after a first training by `config`."""
+        return part(config, self.share, lr_scale=self.lr_scale)
 
 
 Method = AtInitialisation | DuringTraining

@@ -4,7 +4,8 @@ from snip.models.resolve import OWN, draw_network, resolve_model
 from snip.runs.chance import chance_note
 from snip.runs.config import METHODS, PROTOCOLS, RunConfig
 from snip.runs.result import RunResult
-from snip.runs.run import draw, prepare, prune_drawn, prune_network, run, scoring_batches, seeds_of
+from snip.runs.run import draw, prepare, prune_drawn, prune_network, run, scoring_batches
+from snip.runs.seeds import seeds_of
 
 __all__ = [
     "METHODS",

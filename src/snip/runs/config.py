@@ -15,7 +15,7 @@ from snip.anatomy.undisturbed import BATCH_NORM_MODES
 from snip.common.checks import check_fields, checked_number, checked_whole
 from snip.common.errors import InputError, KindError, nearest
 from snip.engine.choice import ENGINES
-from snip.methods import METHODS, scope_of
+from snip.methods import METHODS, scope_of, training_method
 from snip.methods.controls import CONTROLS, NONE, REDRAW
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
@@ -25,7 +25,7 @@ from snip.selection.budgets import SCOPES, Scope, checked_sparsity
 from snip.selection.checks import check_request
 from snip.selection.granularity import asked_sparsity, check_granularity, checked_granularity
 from snip.training.config import TrainConfig
-from snip.training.schedule import paper_schedule
+from snip.training.schedule import first_training, paper_schedule
 
 # The paper's text trains the scored weights; the authors' code draws them again.
 PROTOCOLS = ("train-scored", REDRAW)
@@ -33,6 +33,10 @@ PROTOCOLS = ("train-scored", REDRAW)
 SCORING = (
     "method", "initializer", "score_batch_size", "score_batches", "reduction", "decay",
     "granularity", "scope", "floor", "budget", "batch_norm", "control",
+)  # fmt: skip
+# Of these, and of the protocol, a method that prunes a trained network obeys none.
+UNUSED = (
+    "protocol", "score_batches", "reduction", "decay", "granularity", "scope", "budget", "control",
 )  # fmt: skip
 
 
@@ -74,7 +78,7 @@ class RunConfig:
         self._fill("batch_norm", self._usual_scoring().batch_norm)
         if self.floor == "":  # 0 is a floor that may be asked for
             self._set("floor", AUTO if self.is_user_model else 0.0)
-        self._fill("train", paper_schedule(self.dataset))
+        self._fill("train", self._usual_training())
         if not isinstance(self.train, TrainConfig):
             raise KindError(f"train is a {type(self.train).__name__}: give a TrainConfig.")
         self._fill("score_batch_size", self.training.batch_size)
@@ -94,8 +98,23 @@ class RunConfig:
     @property
     def training(self) -> TrainConfig:
         """The training's configuration, with the run's seed."""
-        train = self.train or paper_schedule(self.dataset)
+        train = self.train or self._usual_training()
         return dataclasses.replace(train, seed=self.seed)
+
+    @property
+    def trained_first(self) -> RunConfig:
+        """The run that trains the dense network, for a method that prunes a trained one.
+
+        Runs of the same network, data, schedule and seed share it.
+        """
+        same = ("model", "dataset", "initializer", "seed", "train")
+        return RunConfig(sparsity=0, **{name: getattr(self, name) for name in same})
+
+    @property
+    def last_training(self) -> TrainConfig:
+        """The training in the run's own folder: the whole, or what follows a method that trains."""
+        method = training_method(self.method) if self.sparsity else None
+        return self.training if method is None else method[1].last_training(self.training)
 
     @property
     def scoring(self) -> Scoring:
@@ -149,6 +168,10 @@ class RunConfig:
         parts += [f"{self.training.iterations}it", f"seed{self.seed}", digest[:8]]
         return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts)
 
+    def _usual_training(self) -> TrainConfig:
+        during = training_method(self.method) is not None and self.sparsity
+        return first_training(self.dataset) if during else paper_schedule(self.dataset)
+
     def _usual_scoring(self) -> Scoring:
         return Scoring() if self.is_user_model else Scoring.authors()
 
@@ -200,11 +223,23 @@ class RunConfig:
                 "a run has one seed, give it to the run alone."
             )
         self._set("train", dataclasses.replace(self.training, seed=0))
+        if self.sparsity and training_method(self.method) is not None:
+            self._require_unused()
         if self.protocol == "train-scored" and self.train_initializer != self.initializer:
             raise InputError(
                 f"initializer {self.initializer!r} is scored and {self.train_initializer!r} is to "
                 "be trained, but protocol 'train-scored' trains the scored weights: use 'redraw'."
             )
+
+    def _require_unused(self) -> None:
+        """Refuse options that a method which trains would not obey."""
+        for field in dataclasses.fields(self):
+            unused = field.name in UNUSED and getattr(self, field.name) != field.default
+            if unused or (field.name == "floor" and self.floor not in (0.0, AUTO)):
+                raise InputError(
+                    f"{field.name} is {getattr(self, field.name)!r}, but method {self.method!r} "
+                    "prunes a trained network by a rule of its own: leave this option out."
+                )
 
 
 def _default_dataset(model: str) -> str:

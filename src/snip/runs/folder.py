@@ -18,6 +18,7 @@ RESULT = "result.json"
 SUMS = "sums.json"  # of all other files, when the run is finished
 MODEL = "model.safetensors"  # the weights after the last step
 SELECTED = "selected.safetensors"  # the weights that validation selects
+PHASES = "phases"  # a folder with one for each training of a method that trains
 NEW = "new"
 BEGUN = "begun"  # there is no checkpoint yet
 STOPPED = "stopped"  # after a checkpoint
@@ -47,7 +48,7 @@ def state_of(folder: Path) -> str:
     """How far the run in `folder` has come."""
     if places.exists(folder / RESULT):
         return FINISHED
-    if places.exists(folder / CHECKPOINT):
+    if places.exists(folder / CHECKPOINT) or places.exists(folder / PHASES):
         return STOPPED
     return BEGUN if places.exists(folder / CONFIG) else NEW
 
@@ -56,6 +57,15 @@ def clear(folder: Path) -> None:
     """Delete this run's files, and nothing else, to start over. The caller holds the lock."""
     for name in ALL:
         files.remove(folder / name)
+
+
+def clear_phases(folder: Path, *, keep: tuple[str, ...] = ()) -> None:
+    """Delete the files of a run's phases but those to keep. The caller holds the lock."""
+    phases = folder / PHASES
+    for name in places.names_in(phases) if places.is_folder(phases) else ():
+        for file in (CHECKPOINT, METRICS, MASKS, ENGINE):
+            if file not in keep:
+                files.remove(phases / name / file)
 
 
 def write_weights(path: Path, weights: Weights) -> None:

@@ -51,6 +51,9 @@ class RunResult:
     engine: dict[str, Any] = field(default_factory=dict)  # what ran, and the times that chose it
     chance_error: float | None = None  # of always answering the test set's most frequent class
     test_images: int | None = None
+    # Of a method that trains: what was done beside its own rule, and each training before the last.
+    note: str | None = None
+    cost: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON writes them, without the place of the folder."""

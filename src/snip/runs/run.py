@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,30 +13,28 @@ import torch
 from torch import nn
 
 from snip.anatomy.device import device_of
-from snip.anatomy.parameters import prunable_parameters
 from snip.common.errors import InputError
 from snip.common.files import write_json
 from snip.common.places import exists
 from snip.data import load
 from snip.data.dataset import Dataset
-from snip.engine.choice import Choice
-from snip.masks import Masks, versions
+from snip.masks import Masks
 from snip.models.resolve import draw_network, redraw_network
 from snip.reports.report import report
 from snip.runs import folder as layout
-from snip.runs.chance import chance_error
+from snip.runs import in_phases
 from snip.runs.config import RunConfig
 from snip.runs.controlled import prune_controlled
-from snip.runs.result import RunResult, environment
+from snip.runs.ending import result_of
+from snip.runs.result import RunResult
+from snip.runs.seeds import seeds_of
 from snip.runs.sums import write_result
-from snip.training.journal import ENGINE, MASKS
-from snip.training.lock import locked
+from snip.training.lock import Lock, locked
 from snip.training.metrics import Metrics
 from snip.training.parts import data_for, seeded
 from snip.training.session import CHECKPOINT_SECONDS, Options
-from snip.training.start import read_choice
 from snip.training.state import snapshot
-from snip.training.trainer import TrainResult, train_held
+from snip.training.trainer import train_held
 
 
 def run(
@@ -61,11 +59,21 @@ def run(
     place = Path(root) / config.folder_name if folder is None else Path(folder)
     options = Options(
         place,
+        resume,
         engine=config.engine,
         on_metrics=on_metrics,
         progress=progress,
         checkpoint_seconds=checkpoint_seconds,
         beside=(layout.CONFIG, layout.REPORT) if config.sparsity else (layout.CONFIG,),
+    )
+    first = partial(
+        run,
+        config.trained_first,
+        place.parent,
+        data_dir=data_dir,
+        device=device,
+        progress=progress,
+        checkpoint_seconds=checkpoint_seconds,
     )
     finished = resume and layout.state_of(place) == layout.FINISHED
     # A finished run is only read, which needs no lock and may be on a disk that takes none.
@@ -75,35 +83,43 @@ def run(
             on_state(layout.state_of(place))
         if finished:
             return RunResult.read(place)
-        device = torch.device(device)
-        # Whatever can be wrong is told before something slower begins: first the network's name,
-        # then the data, then the sizes of its batches, and only then is anything written.
-        drawn = draw(config, device, saved=place / MASKS if resume else None)
-        dataset = load(config.dataset, data_dir=data_dir, download=download)
-        data = data_for(dataset, config.training)
+        read = partial(load, config.dataset, data_dir=data_dir, download=download)
+        return _done(config, place, read, first, options, torch.device(device), lock)
+
+
+def _done(
+    config: RunConfig,
+    place: Path,
+    read: Callable[[], Dataset],
+    first: Callable[[], RunResult],
+    options: Options,
+    device: torch.device,
+    lock: Lock,
+) -> RunResult:
+    """Do a run whose folder is locked. `first` is the run that a method which trains begins with.
+
+    Whatever can be wrong is told before something slower begins: first the network's name, then
+    the data, then the sizes of its batches, and only then is anything written.
+    """
+    drawn = draw(config, device, saved=in_phases.saved_masks(config, place, resume=options.resume))
+    in_phases.require_possible(config, drawn[0])
+    dataset = read()
+    data = data_for(dataset, config.training)
+    if in_phases.method_of(config) is None:
         model, masks = _pruned(config, dataset, *drawn)
-        if not resume:
-            layout.clear(place)
-        _write_start(place, config, model, masks)
-        trained = train_held(model, data, config.training, masks, options, lock)
-        lock.require()
-        layout.write_weights(place / layout.MODEL, snapshot(model))
-        layout.write_weights(place / layout.SELECTED, trained.weights)
-        result = _result(config, place, dataset, model, masks, trained, device)
-        write_result(place, result.to_dict())
+    else:
+        model, masks = in_phases.pruned(config, dataset, data, drawn, first, options)
+    if not options.resume:
+        layout.clear(place)
+    _write_start(place, config, model, masks)
+    trained = train_held(model, data, config.last_training, masks, options, lock)
+    lock.require()
+    layout.write_weights(place / layout.MODEL, snapshot(model))
+    layout.write_weights(place / layout.SELECTED, trained.weights)
+    result = result_of(config, place, dataset, model, masks, trained, device)
+    write_result(place, result.to_dict())
+    in_phases.tidy(place)
     return result
-
-
-def seeds_of(config: RunConfig) -> dict[str, int]:
-    """A seed for each random part. Both protocols score the same draw on the same batch."""
-    scored = config.seed
-    return {
-        "run": config.seed,
-        "scored_draw": scored,
-        "trained_draw": scored if config.protocol == "train-scored" else _derived(scored, "redraw"),
-        "scoring_batch": _derived(config.seed, "scoring batch"),
-        "training": config.seed,  # order of the data, augmentation, dropout
-    }
 
 
 def prepare(
@@ -190,6 +206,7 @@ def scoring_batches(
 
 def prune_network(config: RunConfig, dataset: Dataset, model: nn.Module) -> Masks:
     """Prune a network as the run says, on the run's scoring batches."""
+    in_phases.require_scores(config)
     device = device_of(model)
     # A list, because scoring may need them a second time to tell which parts start at zero.
     batches = [(x.to(device), y.to(device)) for x, y in scoring_batches(config, dataset)]
@@ -214,49 +231,3 @@ def _write_start(place: Path, config: RunConfig, model: nn.Module, masks: Masks 
     write_json(place / layout.CONFIG, config.to_dict())
     if masks is not None:
         write_json(place / layout.REPORT, report(model, masks).to_dict())
-
-
-def _result(
-    config: RunConfig,
-    place: Path,
-    dataset: Dataset,
-    model: nn.Module,
-    masks: Masks | None,
-    trained: TrainResult,
-    device: torch.device,
-) -> RunResult:
-    total = sum(p.numel() for p in prunable_parameters(model).values())
-    return RunResult(
-        config=config,
-        folder=place,
-        sparsity_asked=config.sparsity,
-        sparsity=masks.sparsity if masks else 0.0,
-        kept=masks.kept if masks else total,
-        total=masks.total if masks else total,
-        test_error=trained.selected.test_error,
-        test_loss=trained.selected.test_loss,
-        valid_error=trained.selected.valid_error,
-        selected_iteration=trained.selected.iteration,
-        final_test_error=trained.final.test_error,
-        best_test_error=trained.best_test_error,
-        protocol=config.protocol,
-        seeds=seeds_of(config),
-        dataset_note=dataset.note,
-        seconds=trained.seconds,
-        steps_per_second=trained.steps_per_second,
-        versions=versions(),
-        **environment(device),
-        engine=_engine(place).to_dict(),
-        chance_error=chance_error(dataset.test.labels),
-        test_images=len(dataset.test),
-    )
-
-
-def _engine(place: Path) -> Choice:
-    """The engine that ran; a training that had nothing to choose leaves no file."""
-    return read_choice(place / ENGINE)[0] if exists(place / ENGINE) else Choice("dense")
-
-
-def _derived(seed: int, purpose: str) -> int:
-    """A seed for one purpose, derived from the run's; seeds of different purposes are unrelated."""
-    return int.from_bytes(hashlib.sha256(f"{purpose} {seed}".encode()).digest()[:6], "big")

@@ -24,6 +24,7 @@ PARTS: dict[str, Any] = {
     "identity": dict[str, str | float | bool | list[int] | None],
     "model": dict[str, Any],
     "optimizer": dict[str, Any],
+    "hooks": dict[str, Any],
     "rng": dict[str, Any],
     "state": dict[str, Any],
     "threads": int,
@@ -38,6 +39,7 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
     identity: Mapping[str, Any],
+    hooks: nn.Module | None = None,
 ) -> None:
     """Put a checkpoint in place of the last one, which stays whole until that moment."""
     content = {
@@ -45,6 +47,7 @@ def save_checkpoint(
         "identity": dict(identity),
         "model": {**snapshot(model), **_readable(extra_state(model))},
         "optimizer": optimizer.state_dict(),
+        "hooks": {} if hooks is None else snapshot(hooks),
         "rng": random_state(),
         "state": dict(state),
         "threads": torch.get_num_threads(),
@@ -58,6 +61,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise FileError(f"there is no checkpoint at {path}.")
     with files.reading(path, fix=START_OVER):
         content = read_torch(path, START_OVER)
+        if isinstance(content, dict):
+            content.setdefault("hooks", {})  # a checkpoint from before there were any
         if not isinstance(content, dict) or any(part not in content for part in PARTS):
             raise ValueError("it is no checkpoint of a training run")
         for part, kind in PARTS.items():
@@ -81,6 +86,7 @@ def restore(
     identity: Mapping[str, Any],
     validates: bool,
     stepped: bool,
+    hooks: nn.Module | None = None,
 ) -> State:
     """Load the checkpoint of this very run into its parts and return its state.
 
@@ -97,11 +103,15 @@ def restore(
         state.check(iterations=identity["iterations"], weights=weights, validates=validates)
         steps = state.iteration if stepped else None
         check_optimizer(optimizer, content["optimizer"], steps=steps)
+        if different_tensors(content["hooks"], {} if hooks is None else hooks.state_dict()):
+            raise ValueError("what its method remembers is of another network")
         try:
             set_random_state(content["rng"])
             # What a module of the user's does with its extra state may fail.
             model.load_state_dict({**extra_state(model), **content["model"]})
             load_optimizer(optimizer, content["optimizer"])
+            if hooks is not None:
+                hooks.load_state_dict(content["hooks"])
         except Exception:
             set_random_state(before)
             model.load_state_dict(own, strict=False)

@@ -53,6 +53,7 @@ class Journal:
         resume: bool,
         validates: bool,
         stepped: bool,
+        hooks: nn.Module | None = None,
     ) -> State:
         """Restore the last checkpoint. Returns the state there, or a fresh one if there is none."""
         if self._folder is None:
@@ -70,6 +71,7 @@ class Journal:
                 identity=self._identity,
                 validates=validates,
                 stepped=stepped,
+                hooks=hooks,
             )
             self._saved_iteration = state.iteration
         # Lines written after the checkpoint are dropped: the resumed training writes them again.
@@ -90,7 +92,13 @@ class Journal:
         """Whether the last checkpoint is old enough for a new one."""
         return self._folder is not None and time.monotonic() - self._saved_at >= self._every
 
-    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: State) -> None:
+    def save(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        state: State,
+        hooks: nn.Module | None = None,
+    ) -> None:
         """Write a checkpoint in place of the last."""
         if self._folder is None:
             return
@@ -101,6 +109,7 @@ class Journal:
                 optimizer=optimizer,
                 state=state.to_dict(),
                 identity=self._identity,
+                hooks=hooks,
             )
         self._saved_at = time.monotonic()
         self._saved_iteration = state.iteration

@@ -21,6 +21,10 @@ except ImportError:  # Windows: two processes on one folder are the user's own c
 LOCK = ".lock"
 
 
+class BusyError(FileError):
+    """The folder is in use by another process."""
+
+
 @dataclass(frozen=True)
 class Lock:
     """The hold that a process has on a run's folder."""
@@ -94,7 +98,7 @@ def _hold(file: BinaryIO, folder: Path) -> None:
         # Any other error means a file system without locks: carry on without one.
         free = error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
     if not free:
-        raise FileError(
+        raise BusyError(
             f"run folder {folder} is in use by another process: "
             "wait for it to end, or choose another folder."
         )

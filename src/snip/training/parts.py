@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count, islice
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common.errors import InputError
+from snip.common.errors import InputError, KindError
 from snip.data.batches import Batches
 from snip.data.dataset import Dataset
 from snip.training.config import TrainConfig
@@ -20,14 +20,53 @@ from snip.training.config import TrainConfig
 EVALUATION_BATCH = 250  # images; decides speed and memory, and the last bits of a loss
 
 
+class Loader:
+    """Batches of the user's own, such as a DataLoader, in the place of `Batches`."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        if isinstance(batches, Iterator) or not isinstance(batches, Sized):
+            raise KindError(
+                f"the data is a {type(batches).__name__}, which cannot be read again and again: a "
+                "method that trains needs a snip data set, a DataLoader or a list of batches."
+            )
+        first: Any = next(iter(batches), ())
+        pair = isinstance(first, (tuple, list)) and len(first) == 2
+        if not pair or not all(isinstance(part, torch.Tensor) for part in first):
+            raise KindError(
+                "the data holds no (inputs, labels) pairs of tensors: a method that trains does so "
+                "by cross-entropy, on such batches alone."
+            )
+        self.batches = batches
+        self.images = len(batches) * len(first[1])  # in an epoch, if all batches are as large
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return iter(self.batches)
+
+    def epoch(self, _number: int, *, start: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """One pass, from batch `start` on."""
+        return islice(iter(self.batches), start, None)
+
+    def with_seed(self, _seed: int) -> Loader:
+        """Itself: the user decides the order."""
+        return self
+
+
 @dataclass(frozen=True)
 class Data:
     """The three parts of a data set as batches, and what tells it from other data."""
 
-    train: Batches
+    train: Batches | Loader
     valid: Batches | None  # None if the validation's fraction is 0
-    test: Batches
+    test: Batches | Loader
     identity: dict[str, Any]
+
+    def with_seed(self, seed: int) -> Data:
+        """The same data, with the training images in another order."""
+        return dataclasses.replace(self, train=self.train.with_seed(seed))
 
 
 def data_for(dataset: Dataset, config: TrainConfig) -> Data:
@@ -47,18 +86,37 @@ def data_for(dataset: Dataset, config: TrainConfig) -> Data:
     )
 
 
-def stream(batches: Batches, start: int, stop: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def data_of(batches: Iterable[Any]) -> Data:
+    """Batches of the user's own as data to train on.
+
+    There is nothing to test on, so that the first batch stands in, and no error is reported.
+    """
+    loader = Loader(batches)
+    return Data(loader, None, Loader([next(iter(loader))]), {"dataset": type(batches).__name__})
+
+
+def stream(
+    batches: Batches | Loader, start: int, stop: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The batches of steps `start` to `stop`, epoch after epoch."""
     first, skipped = divmod(start, len(batches))
     epochs = (batches.epoch(k, start=skipped if k == first else 0) for k in count(first))
     return islice(chain.from_iterable(epochs), stop - start)
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """Over the parameters that need gradients. Held masks keep pruned weights zero."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if not parameters:
+def make_optimizer(
+    model: nn.Module, config: TrainConfig, groups: Sequence[dict[str, Any]] = ()
+) -> torch.optim.Optimizer:
+    """Over the parameters that need gradients, and `groups` of others, which do not decay.
+
+    Held masks keep pruned weights zero.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not trained:
         raise InputError("the model has no parameter to train: set requires_grad on some.")
+    parameters: Any = trained
+    if groups:
+        parameters = [{"params": trained}, *({**group, "weight_decay": 0.0} for group in groups)]
     if config.optimizer != "sgd":
         kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
         return kind(parameters, lr=config.lr, weight_decay=config.weight_decay)

@@ -17,6 +17,7 @@ from snip.masks import Masks
 from snip.training.config import TrainConfig
 from snip.training.divergence import require_finite, require_finite_weights
 from snip.training.evaluate import evaluate
+from snip.training.hooks import Hooks, replaced
 from snip.training.journal import Journal
 from snip.training.metrics import Metrics, measured_sparsity
 from snip.training.parts import Data, set_learning_rate
@@ -38,6 +39,7 @@ class Options:
     progress: bool = True
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     beside: tuple[str, ...] = ()  # files that the caller put into the folder and that must stay
+    hooks: Hooks | None = None  # of a method that works in the training; its step is dense
 
 
 class Clock:
@@ -66,6 +68,7 @@ class Session:
     take_step: TakeStep
     journal: Journal
     state: State
+    hooks: Hooks | None = None
     clock: Clock = field(default_factory=Clock)
     lr: float = 0.0  # of the last step
 
@@ -91,17 +94,21 @@ class Session:
 
     def evaluate(self) -> Metrics:
         """Evaluate on validation and test data, and write the metrics down."""
-        metrics = self._measured()
-        tested = metrics.test_loss + (metrics.valid_loss or 0.0)
-        require_finite("evaluation loss", tested, self.state.iteration, self.lr, self.journal)
-        self.state.record(metrics, self._plain)
+        kept = None if self.hooks is None else self.hooks.weights_to_keep()
+        with replaced(self._plain, kept):
+            metrics = self._measured()
+            tested = metrics.test_loss + (metrics.valid_loss or 0.0)
+            require_finite("evaluation loss", tested, self.state.iteration, self.lr, self.journal)
+            self.state.record(metrics, self._plain)
         self.journal.record(metrics)
         return metrics
 
     def save(self) -> None:
         """Write a checkpoint, unless a weight is no longer a number."""
-        require_finite_weights(self._plain, self.state.iteration, self.lr, self.journal)
-        self.journal.save(self._plain, self.optimizer, self.state)
+        for trained in (self._plain, self.hooks):
+            if trained is not None:
+                require_finite_weights(trained, self.state.iteration, self.lr, self.journal)
+        self.journal.save(self._plain, self.optimizer, self.state, self.hooks)
         self.state.seconds += self.clock.lap()
 
     def _measured(self) -> Metrics:

@@ -15,6 +15,7 @@ from snip.engine.choice import Choice, choose, choose_again
 from snip.engine.fused.step import training_step
 from snip.masks import Masks, held_masks
 from snip.training.config import TrainConfig
+from snip.training.hooks import hooked_step
 from snip.training.journal import ENGINE, MASKS, Journal
 from snip.training.lock import Lock
 from snip.training.parts import Data, make_optimizer
@@ -47,12 +48,14 @@ def begin(
 ) -> Session:
     """A session at the folder's last checkpoint, or before the first step if there is none."""
     trained, choice = _on_engine(model, data, options)
-    optimizer = make_optimizer(trained, config)
+    hooks = options.hooks
+    optimizer = make_optimizer(trained, config, [] if hooks is None else hooks.groups())
     identity = {
         **config.to_dict(),
         **data.identity,
         "engine": options.engine,
         "masks": None if masks is None else masks.digest(),
+        **({} if hooks is None else hooks.settings()),
     }
     journal = Journal(lock, identity, every=options.checkpoint_seconds)
     state = journal.open(
@@ -61,20 +64,25 @@ def begin(
         resume=options.resume,
         validates=data.valid is not None,
         stepped=options.step is None,  # a step of the user's may do without the optimiser
+        hooks=hooks,
     )
     if options.folder is not None:
         kept = _keep(options.folder, masks, options.engine, choice)
         journal.watch((*options.beside, *kept))
-    if options.step is None:
+    if hooks is not None:
+        take_step = hooked_step(unwrap(trained), optimizer, hooks, state)
+    elif options.step is None:
         take_step = training_step(trained, optimizer)
     else:
         take_step = partial(options.step, trained, optimizer)
     trained.train()
-    return Session(trained, data, config, masks, optimizer, take_step, journal, state)
+    return Session(trained, data, config, masks, optimizer, take_step, journal, state, hooks)
 
 
 def _on_engine(model: nn.Module, data: Data, options: Options) -> tuple[nn.Module, Choice]:
     """The network that trains; a resumed run does what "auto" decided when it began."""
+    if options.hooks is not None:  # a method that changes weights or masks as it trains
+        return model, Choice("dense")
     batch = next(iter(data.train))
     path = None if options.folder is None else options.folder / ENGINE
     if path is not None and options.resume and exists(path):

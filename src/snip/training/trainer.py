@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from snip.engine.fused.step import Step
 from snip.masks import Masks
 from snip.training.config import TrainConfig
 from snip.training.display import Display
+from snip.training.hooks import Hooks
 from snip.training.interrupts import end_by, signals_noted
 from snip.training.lock import Lock, locked
 from snip.training.metrics import Metrics, best_test_error, selected
@@ -56,13 +58,17 @@ def train(
     engine: str = "dense",
     progress: bool = True,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    hooks: Hooks | None = None,
 ) -> TrainResult:
     """Train `model` in place; killed at any moment, it resumes in `folder` to the same bits.
 
     `engine`: "sparse" computes with the surviving weights only, "auto" with what is faster.
+    `hooks` are those of a method that works in the training, which is then dense.
     """
     place = None if folder is None else Path(folder)
-    options = Options(place, resume, engine, step, on_metrics, progress, checkpoint_seconds)
+    options = Options(
+        place, resume, engine, step, on_metrics, progress, checkpoint_seconds, hooks=hooks
+    )
     data = data_for(dataset, config)
     with locked(place) as lock:
         masks = hold(model, masks, place, resume=resume)
@@ -78,7 +84,8 @@ def train_held(
     lock: Lock,
 ) -> TrainResult:
     """`train` for a caller who holds the folder's lock, and whose model holds its masks."""
-    with seeded(config.seed, device_of(model)), restored_modes(model):
+    attached = nullcontext() if options.hooks is None else options.hooks.attached(unwrap(model))
+    with seeded(config.seed, device_of(model)), restored_modes(model), attached:
         session = begin(model, data, config, masks, options, lock)
         _loop(session, options)
         if session.model is not model:  # an accelerated copy was trained: its weights go back

@@ -1,0 +1,98 @@
+"""Prune by a method that trains: what it takes is checked, then it is given its course."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch import nn
+
+from snip.anatomy.parameters import Predicate, is_weight, left_out, unwrap
+from snip.data.dataset import Dataset
+from snip.masks import Masks, held_masks, release, versions
+from snip.methods.course import Course
+from snip.methods.kinds import DuringTraining
+from snip.methods.layers import require_layers
+from snip.scoring.checks import scorable_parameters
+from snip.selection.budgets import checked_sparsity
+from snip.selection.checks import require_some_kept
+from snip.training.config import TrainConfig
+from snip.training.parts import data_for, data_of
+from snip.training.phases import Phases
+from snip.training.schedule import shortened
+from snip.training.session import Options
+from snip.training.state import snapshot
+
+EPOCHS = 20  # which phases are parts of, of data that has no schedule of its own
+
+
+def competing(
+    name: str, method: DuringTraining, model: nn.Module, params: Predicate | None, sparsity: float
+) -> dict[str, nn.Parameter]:
+    """The parameters that a method will prune; InputError if it cannot, or not to such a sparsity.
+
+    Where the published method leaves biases alone they all stay, and do not count.
+    """
+    chosen = scorable_parameters(model, params)
+    chosen = {n: p for n, p in chosen.items() if method.biases or is_weight(p.shape)}
+    require_layers(name, unwrap(model), chosen, method.layers)
+    require_some_kept(sum(p.numel() for p in chosen.values()), checked_sparsity(sparsity))
+    return chosen
+
+
+def prune_in_phases(
+    name: str, method: DuringTraining, phases: Phases, sparsity: float, params: Predicate | None
+) -> Masks:
+    """Prune the trained network of `phases`, which then holds the masks that are returned."""
+    model = unwrap(phases.model)
+    weights = competing(name, method, model, params, sparsity)
+    stay = [n for n in scorable_parameters(model, params) if n not in weights]
+    out = left_out(model, params) | dict.fromkeys(stay, "bias, kept")
+    masks = method.prune(Course(phases, float(sparsity), weights)).with_provenance(
+        method=name,
+        sparsity_asked=float(sparsity),
+        left_out=out,
+        seed=phases.config.seed,
+        versions=versions(),
+    )
+    masks.apply(model)
+    return masks
+
+
+def prune_trained(
+    name: str,
+    method: DuringTraining,
+    model: nn.Module,
+    data: Any,
+    sparsity: float,
+    params: Predicate | None,
+    training: TrainConfig | None,
+) -> Masks:
+    """Prune a trained model on a snip data set, or on batches that can be read again and again.
+
+    Phases are parts of `training`. If anything fails, the model is as it was.
+    """
+    competing(name, method, model, params, sparsity)
+    if isinstance(data, Dataset):
+        config = training or _usual(len(data.train) // TrainConfig().batch_size)
+        parts = data_for(data, config)
+    else:
+        parts = data_of(data)
+        config = training or _usual(len(parts.train))
+    # Errors on the way are of no use to anybody here.
+    config = dataclasses.replace(config, eval_every=config.iterations)
+    before, masks = snapshot(unwrap(model)), held_masks(model)
+    try:
+        phases = Phases(model, parts, config, Options(engine="auto"))
+        return prune_in_phases(name, method, phases, sparsity, params)
+    except BaseException:
+        release(model)
+        unwrap(model).load_state_dict(before, strict=False)
+        if masks is not None:
+            masks.apply(model)
+        raise
+
+
+def _usual(epoch: int) -> TrainConfig:
+    """The training that phases are parts of unless the user gives one."""
+    return shortened(TrainConfig(lr=0.02), EPOCHS * max(1, epoch))

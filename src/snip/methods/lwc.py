@@ -1,0 +1,50 @@
+"""LWC (Han et al. 2015): in rounds, remove the smallest weights and train what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from snip.masks import Masks
+from snip.methods.course import Course
+from snip.methods.kinds import DuringTraining, Needs
+from snip.methods.lenets import settings_of
+from snip.methods.schedules import exponential
+from snip.scoring.gradients import Scores
+from snip.training.phases import steady
+
+ROUNDS = 5
+SHARE, LR_SCALE = 0.15, 0.1  # of the first training; a tenth of the rate is the paper's
+
+
+def thresholds(weights: Mapping[str, torch.Tensor], qualities: Mapping[str, float]) -> Scores:
+    """q_l std(w_l): below this, times one factor for all layers, a weight is pruned."""
+    return {name: qualities[name] * weight.std() for name, weight in weights.items()}
+
+
+def in_thresholds(weights: Mapping[str, torch.Tensor], unit: Mapping[str, torch.Tensor]) -> Scores:
+    """|w| in units of its layer's threshold: ranking by it is finding the factor for a budget."""
+    tiny = torch.finfo(torch.float32).tiny  # a layer of equal weights has no deviation
+    return {name: weight.abs() / unit[name].clamp(min=tiny) for name, weight in weights.items()}
+
+
+def prune(course: Course) -> Masks:
+    """Rounds of equal factors, with the deviations of the dense network.
+
+    The deviation of a pruned layer, which is full of zeros, would shrink from round to round.
+    """
+    qualities = {name: settings_of(course.model, name).quality for name in course.weights}
+    unit = thresholds(course.values(), qualities)
+
+    def prune_to(sparsity: float) -> Masks:
+        return course.keep(in_thresholds(course.values(), unit), sparsity)
+
+    training = steady(course.config, SHARE, lr_scale=LR_SCALE)
+    return course.in_rounds(prune_to, exponential(ROUNDS), training)
+
+
+LWC = DuringTraining(
+    prune,
+    Needs("magnitude", pretraining=True, prunings="many", hyperparameters=True, architecture=True),
+)

@@ -1,0 +1,110 @@
+"""OBD (LeCun et al. 1990): remove the weights that the loss, to second order, needs least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+from torch import nn
+
+from snip.anatomy.undisturbed import undisturbed
+from snip.common.progress import track
+from snip.masks import Masks
+from snip.methods.course import Course
+from snip.methods.kinds import DuringTraining, Needs
+from snip.methods.layers import MATRICES, columns, matrices, recorded, rows
+from snip.methods.schedules import exponential
+from snip.scoring.gradients import Scores
+from snip.training.phases import steady
+
+ROUNDS = 8
+SHARE, LR_SCALE = 0.08, 0.1
+IMAGES = 2000  # on which the second derivatives are measured
+MOST_CLASSES = 20  # with more, so many labels per image are drawn from the network's answers
+
+
+def hessian_diagonal(
+    model: nn.Module,
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    weights: Mapping[str, nn.Parameter],
+) -> Scores:
+    """The diagonal of the Gauss-Newton matrix of the mean cross-entropy, in float64.
+
+    h_k = mean over images of sum_c p_c (d log p_c / d w_k)^2, with p the network's own answers:
+    OBD's Levenberg-Marquardt approximation, without its neglect of cross terms between units. With
+    ReLU and max pooling the logits are linear in any one weight, so that it is the exact Hessian's.
+    """
+    layers = matrices(model, weights)
+    found = {name: torch.zeros_like(w, dtype=torch.float64) for name, w in weights.items()}
+    images = 0
+    with undisturbed(model), torch.enable_grad():
+        model.eval()
+        for inputs, _ in batches:
+            images += len(inputs)
+            with recorded(layers) as calls:
+                logits = model(inputs)
+            outputs = [output for name in layers for _, output in calls[name]]
+            for answer in _weighted_answers(logits):
+                gradients = iter(torch.autograd.grad(answer, outputs, retain_graph=True))
+                for name, layer in layers.items():
+                    used = [(x, next(gradients)) for x, _ in calls[name]]
+                    _add_squares(found, name, layer, used)
+    return {name: total / images for name, total in found.items()}
+
+
+def _weighted_answers(logits: torch.Tensor) -> Iterator[torch.Tensor]:
+    """sum over images of sqrt(p_c) log p_c, once per class c: its gradients, squared, add up."""
+    answers = logits.log_softmax(1)
+    likely = answers.detach().exp()
+    if logits.shape[1] <= MOST_CLASSES:
+        for kind in range(logits.shape[1]):
+            yield (likely[:, kind].sqrt() * answers[:, kind]).sum()
+        return
+    drawn = torch.multinomial(likely, MOST_CLASSES, replacement=True)
+    for kinds in drawn.unbind(1):
+        yield answers.gather(1, kinds[:, None]).sum() / MOST_CLASSES**0.5
+
+
+def _add_squares(
+    found: Scores, name: str, layer: nn.Module, used: list[tuple[torch.Tensor, torch.Tensor]]
+) -> None:
+    """Add the squared gradient of each image. Positions and calls add up before the square."""
+    x = torch.cat([columns(layer, inputs) for inputs, _ in used], 3)  # [B, groups, K, positions]
+    d = torch.cat([rows(layer, gradient) for _, gradient in used], 3)  # [B, groups, O, positions]
+    weight, bias = f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")
+    if weight in found:
+        if x.shape[3] == 1:  # the square of a product is the product of the squares
+            squares = torch.einsum("bgol,bgkl->gok", d.square(), x.square())
+        else:
+            squares = torch.einsum("bgol,bgkl->bgok", d, x).square().sum(0)
+        found[weight] += squares.reshape(found[weight].shape)
+    if bias in found:
+        found[bias] += d.sum(3).square().sum(0).flatten()
+
+
+def saliencies(
+    weights: Mapping[str, torch.Tensor], diagonal: Mapping[str, torch.Tensor], decay: float
+) -> Scores:
+    """(h + decay) w^2 / 2: what the loss, with its penalty decay w^2 / 2, loses with a weight."""
+    return {n: (diagonal[n] + decay) * w.double().square() / 2 for n, w in weights.items()}
+
+
+def prune(course: Course) -> Masks:
+    """Rounds of equal factors; second derivatives of the network as it is then."""
+
+    def prune_to(sparsity: float) -> Masks:
+        batches = track(course.batches(IMAGES), description="second derivatives")
+        diagonal = hessian_diagonal(course.model, batches, course.weights)
+        scores = saliencies(course.values(), diagonal, course.config.weight_decay)
+        return course.keep(scores, sparsity)
+
+    training = steady(course.config, SHARE, lr_scale=LR_SCALE)
+    return course.in_rounds(prune_to, exponential(ROUNDS), training)
+
+
+OBD = DuringTraining(
+    prune,
+    Needs("Hessian", pretraining=True, prunings="many", hyperparameters=True),
+    biases=True,
+    layers=MATRICES,
+)

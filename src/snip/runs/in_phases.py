@@ -1,0 +1,130 @@
+"""Runs of a method that prunes a trained network: a first training to share, then its phases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import nn
+
+from snip.common import places
+from snip.common.console import remark
+from snip.common.errors import InputError
+from snip.common.files import reading, write_json
+from snip.data.dataset import Dataset
+from snip.masks import Masks
+from snip.methods import DuringTraining, training_method
+from snip.methods.during import competing, prune_in_phases
+from snip.runs import folder as layout
+from snip.runs.config import RunConfig
+from snip.runs.result import RunResult
+from snip.runs.seeds import seeds_of
+from snip.runs.sums import require_as_summed
+from snip.training.journal import CHECKPOINT, ENGINE, MASKS, METRICS
+from snip.training.lock import BusyError
+from snip.training.metrics import read_metrics
+from snip.training.parts import Data
+from snip.training.phases import Phases
+from snip.training.session import Options
+
+FIRST = "first training"
+WAIT = 1.0  # seconds between two looks at a folder that another process works in
+
+
+def method_of(config: RunConfig) -> tuple[str, DuringTraining] | None:
+    """The run's method if it prunes a trained network; None for others and for a dense run."""
+    return training_method(config.method) if config.sparsity else None
+
+
+def saved_masks(config: RunConfig, place: Path, *, resume: bool) -> Path | None:
+    """Where a resumed run finds its masks, unless it must make them again.
+
+    The weights that a method has trained are in the checkpoint alone: masks without it are of no
+    use.
+    """
+    usable = method_of(config) is None or places.exists(place / CHECKPOINT)
+    return place / MASKS if resume and usable else None
+
+
+def require_scores(config: RunConfig) -> None:
+    """Refuse a method that prunes a trained network where nothing is to be trained."""
+    if training_method(config.method) is not None:
+        raise InputError(
+            f"method {config.method!r} prunes while it trains, and this only prunes: "
+            f"use snip run --method {config.method}."
+        )
+
+
+def require_possible(config: RunConfig, model: nn.Module) -> None:
+    """Refuse a network that the run's method cannot take, before anything is trained."""
+    method = method_of(config)
+    if method is not None:
+        competing(*method, model, None, config.sparsity)
+
+
+def pruned(
+    config: RunConfig,
+    dataset: Dataset,
+    data: Data,
+    drawn: tuple[nn.Module, Masks | None],
+    first: Callable[[], RunResult],
+    options: Options,
+) -> tuple[nn.Module, Masks]:
+    """The drawn network, trained by the run `first` and pruned in phases, unless it has masks."""
+    model, masks = drawn
+    method, place = method_of(config), options.folder
+    if masks is not None:
+        return model, masks
+    assert method is not None
+    assert place is not None
+    if not options.resume:
+        layout.clear(place)
+        layout.clear_phases(place)
+    # Whoever comes back to the folder must know whose phases these are.
+    write_json(place / layout.CONFIG, config.to_dict())
+    weights = _awaited(first).folder / layout.MODEL
+    require_as_summed(weights)
+    with reading(weights, what="weights"):
+        model.load_state_dict(load_file(weights), strict=False)
+    around = replace(options, folder=place / layout.PHASES, on_metrics=None, beside=())
+    phases = Phases(model, data, config.training, around)
+    masks = prune_in_phases(*method, phases, config.sparsity, None)
+    about = {"protocol": config.protocol, "dataset": dataset.name, "model": config.model}
+    return model, masks.with_provenance(**about, seeds=seeds_of(config))
+
+
+def _awaited(first: Callable[[], RunResult]) -> RunResult:
+    """The result of a run, which another process may be at: then its end is waited for."""
+    told = False
+    while True:
+        try:
+            return first()
+        except BusyError as error:
+            if not told:
+                remark(f"{error} This run waits.")
+            told = True
+            time.sleep(WAIT)
+
+
+def costs(config: RunConfig, place: Path) -> dict[str, dict[str, float]]:
+    """Steps and seconds of each training before the last, by its name; of no other runs any."""
+    if method_of(config) is None:
+        return {}
+    found = {}
+    first = place.parent / config.trained_first.folder_name
+    if layout.state_of(first) == layout.FINISHED:
+        result = RunResult.read(first)
+        found[FIRST] = {"iterations": config.training.iterations, "seconds": result.seconds}
+    phases = place / layout.PHASES
+    for name in places.names_in(phases) if places.is_folder(phases) else ():
+        last = read_metrics(phases / name / METRICS)[-1]
+        found[name] = {"iterations": last.iteration, "seconds": last.seconds}
+    return found
+
+
+def tidy(place: Path) -> None:
+    """Delete what only an unfinished run needs of its phases; their metrics and masks stay."""
+    layout.clear_phases(place, keep=(METRICS, MASKS, ENGINE))

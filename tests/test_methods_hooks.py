@@ -1,0 +1,240 @@
+"""DNS, LC, SVD and SWS against closed forms, numerical integration and cases made by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Categorical, MixtureSameFamily, Normal, kl_divergence
+
+from snip.data import Dataset, load
+from snip.methods.dns import Surgery, operated, statistics, thresholds
+from snip.methods.layers import columns, rows
+from snip.methods.lc import STEPS, LearningCompression, compressed
+from snip.methods.mixture import Mixture, NegativeLogDensity, divergence, merged, quantised
+from snip.methods.svd import Noise, kl, log_alpha
+from snip.methods.sws import GAMMA, GAMMA_AT_ZERO, Sharing, hyper_prior
+from snip.training import TrainConfig, train
+from snip.training.hooks import replaced
+
+
+@pytest.fixture(scope="module")
+def mnist() -> Dataset:
+    return load("mnist").subset(1000, 200)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+def weights_of(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.ndim > 1}
+
+
+# DNS
+
+
+def test_dns_cuts_what_is_small_and_splices_what_is_large() -> None:
+    weight = torch.tensor([0.5, -0.89, 0.95, -1.05, 1.2, 0.95, -1.05, 1.2])
+    kept = torch.tensor([True, True, True, True, True, False, False, False])
+    expected = [False, False, True, True, True, False, False, True]
+    assert operated(kept, weight, 1.0).tolist() == expected
+
+
+def test_dns_thresholds_by_hand() -> None:
+    weights = {"a.weight": torch.tensor([[1.0, -3.0]]), "a.bias": torch.tensor([0.0])}
+    assert statistics(weights) == {"a": (2.0, 1.0)}  # of |w|, without the zero
+    limits = thresholds(weights, dict.fromkeys(weights, 0.0), 1)
+    assert limits["a.weight"] == limits["a.bias"]
+    assert int((weights["a.weight"].abs() > limits["a.weight"]).sum()) == 1
+
+
+def test_dns_brings_back_a_connection_whose_gradient_asks_for_it() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    model.weight.data = torch.tensor([[0.1, 2.0]])
+    surgery = Surgery({"weight": model.weight}, {"weight": 1.0}, steps=10)
+    surgery.before_step(0)  # with certainty, the first time
+    assert surgery.kept.tolist() == [False, True]
+    with replaced(model, surgery.weights_to_train()):
+        assert model.weight.tolist() == [[0.0, 2.0]]
+        model(torch.tensor([[-1.0, 0.0]])).sum().backward()
+    assert model.weight.tolist() == [[pytest.approx(0.1), 2.0]]
+    model.weight.data -= 1.5 * model.weight.grad  # though the connection is cut, it grows
+    surgery.before_step(0)
+    assert surgery.kept.tolist() == [True, True]
+    scores = surgery.scores()["weight"].flatten()
+    assert scores[0] < scores[1]
+
+
+# LC
+
+
+def test_lc_compression_keeps_the_largest_values() -> None:
+    weights = {"a": torch.tensor([3.0, -1.0]), "b": torch.tensor([[2.0, -4.0]])}
+    found = compressed(weights, 2)
+    assert found["a"].tolist() == [3.0, 0.0]
+    assert found["b"].tolist() == [[0.0, -4.0]]
+
+
+def test_lc_meets_the_constraint_with_exactly_kappa_weights(mnist: Dataset) -> None:
+    model = network()
+    weights, gaps = weights_of(model), []
+    config = TrainConfig(
+        lr=0.02, weight_decay=0, iterations=10 * (STEPS + 1), lr_drops=(), batch_size=50,
+        eval_every=1000,
+    )  # fmt: skip
+    steps = LearningCompression(weights, 300, config)
+
+    class Watched(LearningCompression):
+        def after_step(self, iteration: int, optimizer: torch.optim.Optimizer) -> None:
+            super().after_step(iteration, optimizer)
+            if (iteration + 1) % self.length == 0:
+                gaps.append(self.gap())
+                assert int(self.theta.count_nonzero()) == 300
+
+    steps.__class__ = Watched
+    train(model, mnist, config, hooks=steps)
+    assert len(gaps) == STEPS + 1
+    assert gaps[-1] < 0.1 * gaps[0]
+    assert int(sum(w.count_nonzero() for w in steps.weights_to_keep().values())) == 300
+    # The penalty's gradient is mu (w - theta) - lambda.
+    model.zero_grad()
+    steps.extra_loss(0).backward()
+    mu, name = steps.mu(0), "1.weight"
+    size = weights[name].numel()
+    expected = mu * (weights[name].flatten() - steps.theta[:size]) - steps.multipliers[:size]
+    torch.testing.assert_close(weights[name].grad.flatten(), expected, rtol=1e-4, atol=1e-7)
+
+
+# SVD
+
+
+def true_kl(alpha: float) -> float:
+    """KL(N(theta, alpha theta^2) || log-uniform), which tends to 0, by numerical integration."""
+    z = np.linspace(-12, 12, 400_001)  # the midpoints miss the singularity of the logarithm
+    middle = (z[1:] + z[:-1]) / 2
+    density = np.exp(-(middle**2) / 2) / math.sqrt(2 * math.pi)
+    expected = np.sum(np.log(np.abs(1 + math.sqrt(alpha) * middle)) * density) * (z[1] - z[0])
+    return float(expected - 0.5 * math.log(alpha) + (np.euler_gamma + math.log(2)) / 2)
+
+
+@pytest.mark.parametrize("value", [-6.0, -3.0, -1.0, 0.0, 1.0, 3.0, 6.0])
+def test_svd_kl_agrees_with_numerical_integration(value: float) -> None:
+    assert float(kl(torch.tensor(value))) == pytest.approx(true_kl(math.exp(value)), abs=0.012)
+
+
+def test_svd_noise_has_the_variance_of_noisy_weights() -> None:
+    for layer, x in [
+        (nn.Linear(6, 4), torch.randn(3, 6)),
+        (nn.Conv2d(2, 4, 3, padding=1, groups=2), torch.randn(2, 2, 5, 5)),
+    ]:
+        noise = Noise(layer, {"weight": layer.weight}, images=100, steps=10)
+        with torch.no_grad():
+            noise.log_sigma2[0].uniform_(-3, -1)
+        with noise.attached(layer), torch.no_grad():
+            drawn = layer(x.repeat(4000, *[1] * (x.ndim - 1))).unflatten(0, (4000, len(x)))
+            mean = layer.eval()(x)
+        cut = columns(layer, x)
+        sigma2 = noise.log_sigma2[0].detach().exp().view(cut.shape[1], -1, cut.shape[2])
+        weights = sigma2.sqrt() * torch.randn(4000, *sigma2.shape)
+        sampled = torch.einsum("sgok,bgkl->sbgol", weights, cut)
+        assert (drawn.mean(0) - mean).abs().max() < 0.2
+        ratio = rows(layer, drawn.var(0)) / sampled.var(0)
+        assert ((ratio - 1).abs() < 0.2).all()
+        assert torch.equal(layer.train()(x), layer(x))  # no hook is left behind
+
+
+def test_svd_objective_rises_to_the_whole_kl_and_prunes_noise() -> None:
+    model = nn.Linear(2, 1)
+    noise = Noise(model, {"weight": model.weight}, images=50, steps=1000)
+    model.weight.data = torch.tensor([[1.0, 1e-3]])
+    assert noise.extra_loss(0) is None
+    whole = kl(log_alpha(model.weight, noise.log_sigma2[0])).sum() / 50
+    torch.testing.assert_close(noise.extra_loss(500), whole)
+    assert 0 < float(noise.extra_loss(60)) < float(whole)
+    assert noise.weights_to_keep()["weight"].tolist() == [[1.0, 0.0]]
+    assert noise.rate(0) == noise.rate(500) == 1.0
+    assert noise.rate(750) == 0.5
+
+
+# SWS
+
+
+def random_mixture(components: int) -> Mixture:
+    torch.manual_seed(5)
+    means = torch.randn(components, dtype=torch.float64)
+    means[0] = 0
+    log_precisions = torch.rand(components, dtype=torch.float64) * 3
+    return Mixture(means, log_precisions, torch.randn(components).double().log_softmax(0))
+
+
+def test_sws_density_and_its_gradients_agree_with_torchs_mixture() -> None:
+    parts = [part.requires_grad_() for part in random_mixture(5)]
+    weights = torch.randn(20_000, dtype=torch.float64, requires_grad=True)
+    value = NegativeLogDensity.apply(weights, *parts)
+    means, log_precisions, log_shares = parts
+    exact = MixtureSameFamily(
+        Categorical(logits=log_shares), Normal(means, (-log_precisions / 2).exp())
+    )
+    expected = -exact.log_prob(weights).sum()
+    torch.testing.assert_close(value, expected)
+    # torch normalises the shares, whose gradients differ by what changes their sum.
+    found = torch.autograd.grad(value, [weights, means, log_precisions])
+    wanted = torch.autograd.grad(expected, [weights, means, log_precisions])
+    for one, two in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, two)
+    parts = [part.detach().requires_grad_() for part in parts]
+    assert torch.autograd.gradcheck(NegativeLogDensity.apply, (weights[:50], *parts))
+
+
+def test_sws_divergence_and_merging_in_closed_form() -> None:
+    mixture = random_mixture(3)
+    one, two = (Normal(mixture.means[k], (-mixture.log_precisions[k] / 2).exp()) for k in (0, 1))
+    assert divergence(mixture, 0, 1) == pytest.approx(float(kl_divergence(one, two)))
+    twins = Mixture(
+        torch.tensor([0.0, 0.5, 0.5 + 1e-9, -0.2]).double(),
+        torch.tensor([4.0, 3.0, 3.0, 2.0]).double(),
+        torch.tensor([0.5, 0.2, 0.1, 0.2]).double().log(),
+    )
+    found = merged(twins)
+    assert found.means.tolist() == pytest.approx([0.0, -0.2, 0.5])
+    assert found.log_precisions.tolist() == pytest.approx([4.0, 2.0, 3.0])
+    assert found.log_shares.exp().tolist() == pytest.approx([0.5, 0.2, 0.3])
+
+
+def test_sws_gives_each_weight_the_mean_of_its_component() -> None:
+    mixture = Mixture(
+        torch.tensor([0.0, 1.0, -1.0]), torch.tensor([2.0, 4.0, 4.0]), torch.full((3,), 1 / 3).log()
+    )
+    values, odds = quantised(torch.tensor([0.1, 0.9, -1.2, 0.0]), mixture)
+    assert values.tolist() == [0.0, 1.0, -1.0, 0.0]
+    assert (odds > 0).tolist() == [False, True, True, False]
+
+
+def test_sws_hyper_prior_is_a_gamma_density() -> None:
+    log_precisions = torch.tensor([7.0, 6.0, 8.0], dtype=torch.float64)
+
+    def negative_log(a: float, b: float, g: torch.Tensor) -> torch.Tensor:
+        gamma = torch.distributions.Gamma(torch.tensor(a).double(), torch.tensor(b).double())
+        return -gamma.log_prob(g.exp())
+
+    def exact(g: torch.Tensor) -> torch.Tensor:
+        return negative_log(*GAMMA_AT_ZERO, g[:1]).sum() + negative_log(*GAMMA, g[1:]).sum()
+
+    other = log_precisions + torch.tensor([0.3, -0.2, 0.1])
+    difference = hyper_prior(other) - hyper_prior(log_precisions)
+    torch.testing.assert_close(difference, exact(other) - exact(log_precisions))
+
+
+def test_sws_learns_the_mixture_beside_the_weights(mnist: Dataset) -> None:
+    model = network()
+    config = TrainConfig("adam", lr=5e-4, weight_decay=0, iterations=20, lr_drops=(), batch_size=50)
+    sharing = Sharing(weights_of(model), images=1000)
+    before = [p.detach().clone() for p in sharing.parameters()]
+    train(model, mnist, config, hooks=sharing)
+    assert all(not torch.equal(a, b) for a, b in zip(before, sharing.parameters(), strict=True))
+    mixture = sharing.mixture()
+    assert float(mixture.log_shares.exp().sum()) == pytest.approx(1)
+    assert mixture.means[0] == 0

@@ -1,0 +1,168 @@
+"""OBD and L-OBS against exact second derivatives and brute-force least squares."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from snip.anatomy.parameters import prunable_parameters
+from snip.methods.layers import columns, matrices, rows
+from snip.methods.lobs import DAMPING, Layer, budgets, compensated, saliency
+from snip.methods.obd import hessian_diagonal, saliencies
+
+
+def small(kind: str) -> tuple[nn.Module, torch.Tensor]:
+    """A network in float64 in which every logit is piecewise linear in any one weight."""
+    torch.manual_seed(3)
+    networks = {
+        "mlp": (nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), (6, 4)),
+        "conv": (
+            nn.Sequential(
+                nn.Conv2d(2, 4, 3, padding=1, stride=2), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+                nn.Conv2d(4, 2, 1, groups=2), nn.Flatten(), nn.Linear(2, 3),
+            ),
+            (5, 2, 4, 4),
+        ),
+        "tokens": (nn.Sequential(nn.Linear(3, 4), nn.ReLU(), Mean(), nn.Linear(4, 3)), (5, 2, 3)),
+    }  # fmt: skip
+    model, shape = networks[kind]
+    return model.double(), torch.randn(shape, dtype=torch.float64)
+
+
+class Mean(nn.Module):
+    """The mean over positions: every weight before it is used at each of them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean(1)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "conv", "tokens"])
+def test_obd_has_the_diagonal_of_the_exact_hessian(kind: str) -> None:
+    model, inputs = small(kind)
+    labels = torch.arange(len(inputs)) % 3
+    weights = prunable_parameters(model)
+    batches = [(inputs[:2], labels[:2]), (inputs[2:], labels[2:])]
+    found = hessian_diagonal(model, batches, weights)
+    for name, weight in weights.items():
+        exact = second_derivatives(model, name, inputs, labels)
+        torch.testing.assert_close(found[name], exact, rtol=1e-6, atol=1e-9)
+        assert found[name].shape == weight.shape
+        assert exact.any()
+
+
+def second_derivatives(
+    model: nn.Module, name: str, inputs: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    """d2L/dw2 of each weight by differentiating twice."""
+    own = dict(model.named_parameters())
+
+    def loss(weight: torch.Tensor) -> torch.Tensor:
+        logits = torch.func.functional_call(model, own | {name: weight}, (inputs,))
+        return F.cross_entropy(logits, labels)
+
+    size = own[name].numel()
+    hessian = torch.autograd.functional.hessian(loss, own[name].detach())
+    return hessian.reshape(size, size).diagonal().reshape(own[name].shape)
+
+
+def test_obd_with_many_classes_draws_labels_from_the_answers() -> None:
+    torch.manual_seed(0)
+    model, inputs = nn.Linear(3, 40), torch.randn(4000, 3)
+    weights = dict(model.named_parameters())
+    batch = [(inputs, torch.zeros(4000, dtype=torch.int64))]
+    found = hessian_diagonal(model, batch, weights)["weight"]
+    p = model(inputs).softmax(1).double()
+    exact = torch.einsum("nc,nk->ck", p * (1 - p), inputs.double().square()) / len(inputs)
+    assert ((found - exact).norm() / exact.norm()) < 0.1
+
+
+def test_obd_saliency_counts_the_decay() -> None:
+    weights, diagonal = {"w": torch.tensor([2.0, 1.0])}, {"w": torch.tensor([0.5, 3.0])}
+    assert saliencies(weights, diagonal, 0.5)["w"].tolist() == [2.0, 1.75]
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Linear(5, 3), (2, 5)),
+        (nn.Linear(5, 3), (2, 4, 5)),
+        (nn.Conv1d(4, 6, 3, groups=2, dilation=2), (2, 4, 9)),
+        (nn.Conv2d(3, 4, (2, 3), stride=(2, 1), padding="valid"), (2, 3, 7, 6)),
+        (nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), (2, 2, 5, 5)),
+        (nn.Conv2d(6, 6, 3, padding="same", groups=6, bias=False), (2, 6, 5, 4)),
+        (nn.Conv3d(2, 3, 2, padding=1), (2, 2, 3, 4, 3)),
+    ],
+)
+def test_a_layer_is_its_matrix_times_its_columns(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    cut = columns(layer, x)
+    matrix = layer.weight.reshape(cut.shape[1], -1, cut.shape[2])
+    product = torch.einsum("gok,bgkl->bgol", matrix, cut)
+    if layer.bias is not None:
+        product = product + layer.bias.view(1, cut.shape[1], -1, 1)
+    torch.testing.assert_close(product, rows(layer, layer(x)), rtol=1e-4, atol=1e-5)
+
+
+def test_lobs_compensation_is_the_least_squares_solution() -> None:
+    torch.manual_seed(0)
+    y = torch.randn(200, 6, dtype=torch.float64) @ torch.randn(6, 6, dtype=torch.float64)
+    hessian = (y.T @ y / len(y) + DAMPING * torch.eye(6))[None]
+    matrix = torch.randn(1, 4, 6, dtype=torch.float64)
+    kept = torch.rand(1, 4, 6) < 0.5
+    kept[0, 2] = False  # a unit that loses everything
+    found = compensated(matrix, kept, hessian)
+    assert not found[~kept].any()
+    # The damping is a row per weight that asks for its old value.
+    rows = torch.cat([y / len(y) ** 0.5, DAMPING**0.5 * torch.eye(6)]).numpy()
+    for unit in (0, 1, 3):
+        s = kept[0, unit].numpy()
+        best = np.linalg.lstsq(rows[:, s], rows @ matrix[0, unit].numpy(), rcond=None)[0]
+        np.testing.assert_allclose(found[0, unit].numpy()[s], best, rtol=1e-6)
+
+
+def test_lobs_saliency_is_the_least_harm_of_removing_one_weight() -> None:
+    torch.manual_seed(1)
+    y = torch.randn(50, 4, dtype=torch.float64)
+    hessian = (y.T @ y / 50)[None]
+    matrix = torch.randn(1, 2, 4, dtype=torch.float64)
+    scores = saliency(matrix, hessian)
+    for unit, q in itertools.product(range(2), range(4)):
+        kept = torch.ones(1, 2, 4, dtype=torch.bool)
+        kept[0, unit, q] = False
+        change = (compensated(matrix, kept, hessian) - matrix)[0, unit]
+        harm = change @ hessian[0] @ change / 2
+        torch.testing.assert_close(scores[0, unit, q], harm)
+
+
+def test_lobs_gathers_the_second_moments_of_patches_and_bias() -> None:
+    layer = nn.Conv2d(2, 4, 2, groups=2)
+    weights = dict(layer.named_parameters())
+    seen = Layer("", layer, weights)
+    x = torch.randn(3, 2, 4, 4)
+    seen.see(x[:1])
+    seen.see(x[1:])
+    patches = F.unfold(x, 2).double().view(3, 2, 4, -1)
+    y = torch.cat([patches, torch.ones_like(patches[:, :, :1])], 2)
+    expected = torch.einsum("bgkl,bgml->gkm", y, y) / (3 * 9) + DAMPING * torch.eye(5)
+    torch.testing.assert_close(seen.damped_hessian(), expected, rtol=1e-6, atol=1e-9)
+    assert torch.equal(seen.split(seen.joined(weights))["weight"], layer.weight)
+
+
+def test_lobs_budgets_follow_the_pattern_up_to_all_and_add_up() -> None:
+    sizes = {"a": 1000, "b": 100, "c": 10}
+    found = budgets({"a": 0.05, "b": 0.2, "c": 0.7}, sizes, sizes, 150)
+    assert sum(found.values()) == 150
+    assert found["c"] == 10
+    assert abs(found["a"] / 1000 - found["b"] / 100 / 4) < 0.002
+    assert budgets({"a": 0.1, "b": 0.1}, {"a": 10, "b": 10}, {"a": 2, "b": 10}, 12) == {
+        "a": 2,
+        "b": 10,
+    }
+
+
+def test_the_layers_of_some_parameters_are_found_once() -> None:
+    model, _ = small("conv")
+    assert list(matrices(model, prunable_parameters(model))) == ["0", "3", "5"]

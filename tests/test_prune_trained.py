@@ -1,0 +1,158 @@
+"""snip.prune by a method that trains: any network, any data that can be read again and again."""
+
+import copy
+
+import pytest
+import torch
+from networks import make
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import snip
+from snip.data import load
+from snip.masks import Masks
+from snip.methods import METHODS
+from snip.methods.course import Course
+from snip.methods.kinds import DuringTraining
+from snip.methods.lwc import prune as lwc
+from snip.training import TrainConfig
+from snip.training.parts import data_of
+from snip.training.phases import Phases
+
+TRAINING = [name for name, method in METHODS.items() if isinstance(method, DuringTraining)]
+TINY = TrainConfig(lr=0.02, iterations=12, lr_drops=())
+
+
+def convolutional() -> nn.Module:
+    torch.manual_seed(2)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Conv2d(4, 8, 3, groups=2),
+        nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3),
+    )  # fmt: skip
+
+
+def loader() -> DataLoader:
+    torch.manual_seed(0)
+    images = torch.randn(60, 1, 8, 8)
+    return DataLoader(TensorDataset(images, torch.arange(60) % 3), batch_size=20)
+
+
+@pytest.mark.parametrize("method", TRAINING)
+def test_a_data_loader_and_a_network_of_the_users_own_will_do(method: str) -> None:
+    model = convolutional()
+    masks = snip.prune(model, loader(), sparsity=0.6, method=method, training=TINY)
+    assert masks.kept == round(masks.total * 0.4)
+    masks.check(model)
+    assert snip.held_masks(model) == masks
+    assert masks.provenance.method == method
+    assert all(hook is None or not hook for hook in (m._forward_hooks for m in model.modules()))
+    assert torch.isfinite(model(torch.randn(2, 1, 8, 8))).all()
+
+
+def test_a_snip_data_set_will_do_and_twice_is_the_same() -> None:
+    mnist = load("mnist").subset(500, 50)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.ReLU(), nn.Linear(8, 10))
+        config = TrainConfig(lr=0.02, iterations=6, lr_drops=())
+        found.append((snip.prune(model, mnist, sparsity=0.9, method="dns", training=config), model))
+    assert found[0][0] == found[1][0]
+    assert torch.equal(found[0][1][1].weight, found[1][1][1].weight)
+
+
+@pytest.mark.parametrize("method", ["lwc", "lc"])
+def test_a_recurrent_network_is_no_obstacle_where_weights_are_all_that_counts(method: str) -> None:
+    model = Recurrent()
+    batches = [(torch.randn(4, 5, 3), torch.arange(4) % 2)] * 2
+    masks = snip.prune(model, batches, sparsity=0.5, method=method, training=TINY)
+    assert masks.kept == round(masks.total * 0.5)
+    assert any("weight_hh" in name for name in masks)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell = nn.LSTM(3, 4, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.cell(x)[0][:, -1])
+
+
+@pytest.mark.parametrize("method", ["svd", "obd", "lobs"])
+def test_a_layer_that_a_method_cannot_take_is_refused_and_nothing_is_changed(method: str) -> None:
+    model = Recurrent()
+    before = copy.deepcopy(model.state_dict())
+    batches = [(torch.randn(4, 5, 3), torch.arange(4) % 2)]
+    with pytest.raises(snip.InputError, match=f"method '{method}' cannot take 'cell.weight_ih_l0'"):
+        snip.prune(model, batches, sparsity=0.5, method=method)
+    masks = snip.prune(
+        model, batches, sparsity=0.5, method=method, training=TINY,
+        params=lambda name, module, parameter: isinstance(module, nn.Linear),
+    )  # fmt: skip
+    assert all(name.startswith("head") for name in masks)
+    assert before.keys() == model.state_dict().keys()
+
+
+def test_a_weight_under_a_norm_is_refused_where_layers_must_be_plain() -> None:
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), nn.Linear(4, 2))
+    with pytest.raises(snip.InputError, match=r"cannot take '0\.parametrizations"):
+        snip.prune(model, [(torch.randn(4, 3), torch.zeros(4).long())], sparsity=0.5, method="svd")
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"loss_fn": lambda model, batch: 0}, "loss_fn is .* trains by cross-entropy"),
+        ({"scope": "erk"}, "scope is 'erk'"),
+        ({"floor": 3}, "floor is 3"),
+        ({"biases": "keep"}, "biases is 'keep'"),
+        ({"scoring": snip.Scoring(reduction="ema")}, "scoring is"),
+        ({"sparsity": 95}, "write 0.95"),
+        ({"sparsity": 0.9999}, "keeps 0 of"),
+    ],
+)
+def test_wrong_requests_are_refused(given: dict, reason: str) -> None:
+    settings = {"sparsity": 0.9, "method": "lwc", **given}
+    with pytest.raises(snip.InputError, match=reason):
+        snip.prune(convolutional(), loader(), **settings)
+
+
+def test_data_that_is_used_up_or_of_another_kind_is_refused() -> None:
+    model = convolutional()
+    with pytest.raises(snip.InputError, match="cannot be read again and again"):
+        snip.prune(model, iter(loader()), sparsity=0.5, method="lwc")
+    with pytest.raises(snip.InputError, match=r"no \(inputs, labels\) pairs"):
+        snip.prune(model, [torch.randn(2, 1, 8, 8)], sparsity=0.5, method="lwc")
+    with pytest.raises(snip.InputError, match="does not train"):
+        snip.prune(*make("mlp"), sparsity=0.5, training=TINY)
+
+
+def test_a_training_that_diverges_leaves_the_model_as_it_was() -> None:
+    model = convolutional()
+    before = copy.deepcopy(model.state_dict())
+    wild = TrainConfig(lr=1e30, iterations=12, lr_drops=())
+    with pytest.raises(snip.InputError, match="training stopped"):
+        snip.prune(model, loader(), sparsity=0.6, method="lwc", training=wild)
+    assert snip.held_masks(model) is None
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_lwc_measures_deviations_once_in_the_dense_network() -> None:
+    """Where rounds train nothing, they must end where one shot ends: by the dense deviations."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5))
+    model[2].weight.data *= 5
+    dense = {name: p.detach().clone() for name, p in model.named_parameters() if p.ndim > 1}
+    expected = snip.select({n: w.abs() / w.std() for n, w in dense.items()}, sparsity=0.9)
+
+    class Untrained(Phases):
+        def train(self, name, config, *, start=None, hooks=None):
+            start().apply(self.model)
+
+    data = data_of([(torch.randn(4, 20), torch.zeros(4).long())])
+    weights = {name: p for name, p in model.named_parameters() if p.ndim > 1}
+    masks: Masks = lwc(Course(Untrained(model, data, TINY), 0.9, weights))
+    assert masks == expected
