@@ -107,6 +107,7 @@ def test_a_weight_under_a_norm_is_refused_where_layers_must_be_plain() -> None:
     [
         ({"loss_fn": lambda model, batch: 0}, "loss_fn is .* trains by cross-entropy"),
         ({"scope": "erk"}, "scope is 'erk'"),
+        ({"granularity": "channel"}, "granularity is 'channel'"),
         ({"floor": 3}, "floor is 3"),
         ({"biases": "keep"}, "biases is 'keep'"),
         ({"scoring": snip.Scoring(reduction="ema")}, "scoring is"),
