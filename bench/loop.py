@@ -48,7 +48,7 @@ class EmptyNode(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, made: list[torch.Tensor], *parameters: torch.Tensor) -> torch.Tensor:
         outputs, *ctx.gradients = made
-        return outputs
+        return outputs.detach()  # of every step's own graph
 
     @staticmethod
     def backward(ctx: Any, _gradient: torch.Tensor) -> Any:
