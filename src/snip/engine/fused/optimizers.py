@@ -55,7 +55,7 @@ def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any
 
 
 # What we ourselves ask torch to call around every step; neither reads nor changes a gradient.
-OURS = (before_step, after_step, optimizer_state.before_step)
+OURS = {before_step, after_step, optimizer_state.before_step}
 
 
 def is_watched(optimizer: torch.optim.Optimizer) -> bool:
@@ -63,8 +63,8 @@ def is_watched(optimizer: torch.optim.Optimizer) -> bool:
     watched: Any = optimizer
     if watched._optimizer_step_pre_hooks or watched._optimizer_step_post_hooks:
         return True
-    hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
-    if any(hook not in OURS for hook in hooks):
+    hooks = _global_optimizer_pre_hooks.values(), _global_optimizer_post_hooks.values()
+    if not OURS.issuperset(hooks[0]) or not OURS.issuperset(hooks[1]):
         return True
     return getattr(watched, "found_inf", None) is not None  # torch.amp.GradScaler
 
