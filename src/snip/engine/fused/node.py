@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from snip.common.errors import InputError
 from snip.engine.fused.program import Program
+from snip.engine.once import once_differentiable
 
 
 def differentiable(program: Program, x: torch.Tensor) -> torch.Tensor:
