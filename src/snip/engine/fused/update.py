@@ -17,6 +17,7 @@ from snip.engine.kernels.update import AdamParameterStruct, ParameterStruct, nat
 
 Group = dict[str, Any]
 Settings = tuple[Any, ...]
+MOST = 1 << 18  # numbers in an optimiser's parameters: beyond, torch's threads are faster
 GradientOf = Callable[[nn.Parameter], torch.Tensor | None]
 
 
@@ -43,7 +44,8 @@ def _sgd(group: Group) -> Settings | None:
 def _adam(group: Group) -> Settings | None:
     if group["amsgrad"] or group["maximize"] or group["differentiable"] or group["capturable"]:
         return None
-    decay, decoupled = group["weight_decay"], group["decoupled_weight_decay"]
+    # Before torch 2.7 groups do not say which of the two decays they mean: torch takes those steps.
+    decay, decoupled = group["weight_decay"], group.get("decoupled_weight_decay")
     return group["lr"], *group["betas"], group["eps"], decay, decoupled
 
 
@@ -62,6 +64,7 @@ class Update:
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
         self._key: list[Any] = []  # settings, parameters and states that the structs were made for
+        self._refused: list[Any] = []  # those that could not be prepared last
         self._states: list[tuple[Any, str, Any]] = []  # a state, a name, and the tensor found there
         self._tensors: list[torch.Tensor] = []  # parameters and their state, which it writes
         self._memory: list[Any] = []  # where they were
@@ -87,22 +90,29 @@ class Update:
                     settings.append(own)
                     parameters.append(p)
                     gradients.append(gradient)
+        if not gradients:
+            return False
         states = optimizer.state
         key = [*settings, *map(id, parameters), *map(id, states), *map(id, states.values())]
-        try:
-            if key != self._key or self._has_moved():
+        if key == self._refused:
+            return False
+        if key != self._key or self._has_moved():
+            try:
                 self._prepare(settings, parameters, states)
-                self._key = key
+            except InputError:
+                self._refused = key
+                return False
+            self._key = key
+        try:
             shaped = zip(gradients, self._shapes, strict=True)
             addresses: list[Any] = [pointer(g, shape, "a gradient") for g, shape in shaped]
-            first = min(addresses, default=0)
+            first = min(addresses)
             self._place([address - first for address in addresses])
         except InputError:  # torch computes with such tensors, or says what is wrong with them
             return False
-        if addresses:
-            native_update(self._rule.kernel, self._structs, first)
-            # What autograd saved of them is not valid any more.
-            torch.autograd.graph.increment_version(self._tensors)
+        native_update(self._rule.kernel, self._structs, first)
+        # What autograd saved of them is not valid any more.
+        torch.autograd.graph.increment_version(self._tensors)
         return True
 
     def _place(self, apart: list[int]) -> None:
@@ -137,6 +147,8 @@ class Update:
         tensors: list[Any] = [t for entry in entries for t in entry]
         if not all(isinstance(t, torch.Tensor) and not t.is_inference() for t in tensors):
             raise InputError("an optimiser has no state yet, or one that cannot be written")
+        if sum(p.numel() for p in parameters) > MOST:
+            raise InputError("so many numbers are faster on torch's threads")
         _check_apart(tensors)
         made = list(map(self._struct, settings, entries))
         self._structs = (self._rule.struct * len(made))(*made)
