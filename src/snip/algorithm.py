@@ -86,8 +86,9 @@ def prune(
     masks = selecting()
     repair = floor == AUTO and scope == "global" and costs is None
     masks = with_a_path(
-        model, masks, counter.call, selecting, repair=repair, batch_dim=scoring.batch_dim
-    )
+        model, masks, counter.call, selecting, repair=repair, batch_dim=scoring.batch_dim,
+        learned=counter.learned,
+    )  # fmt: skip
     about = {**seen.provenance(), **asdict(scoring), "loss": name_of(loss_fn or cross_entropy)}
     about |= {"method": name, "budget": budget, "uses": counter.uses}
     about |= {"left_out": out, "zero_biases": zero_biases(model, scores)}

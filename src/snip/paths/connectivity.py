@@ -24,6 +24,7 @@ from snip.anatomy.normed import normed_weights
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, first_line
+from snip.paths.learned import LearnedOutputs
 from snip.paths.probe import PathProbe
 from snip.paths.values import DTYPE, constant, ones
 
@@ -97,16 +98,10 @@ def _forward(
     args, kwargs = entered(call, probe)
     with probe:
         output = functional_call(model, leaves | others(model, leaves), args, kwargs)
-    outputs = [x for x in outputs_of(output) if x.requires_grad]
+    outputs = [x for x in LearnedOutputs().among(output) if x.requires_grad]
     if not outputs or not probe.sources:
         raise ValueError("no output depends on a floating-point input or an embedding")
     return leaves, outputs, probe.sources
-
-
-def outputs_of(output: Any) -> list[torch.Tensor]:
-    """The floating-point tensors that a model returned; a loss beside the logits is no output."""
-    found = [x for x in tensors_in(output) if x.is_floating_point()]
-    return [x for x in found if x.ndim] or found
 
 
 def _on_paths(

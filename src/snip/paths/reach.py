@@ -22,7 +22,8 @@ from torch.func import functional_call
 
 from snip.anatomy.calling import Call, mapped
 from snip.anatomy.parameters import unwrap
-from snip.paths.connectivity import entered, one_sample, others, outputs_of, probing
+from snip.paths.connectivity import entered, one_sample, others, probing
+from snip.paths.learned import LearnedOutputs
 from snip.paths.probe import PathProbe
 from snip.paths.values import DTYPE, FOLLOWED, depends, limited, something
 
@@ -42,16 +43,18 @@ Follow = Callable[[Mapping[str, torch.Tensor]], Reach | None]
 
 
 @contextmanager
-def following(model: nn.Module, call: Call, batch_dim: int = 0) -> Iterator[Follow]:
+def following(
+    model: nn.Module, call: Call, batch_dim: int = 0, learned: LearnedOutputs | None = None
+) -> Iterator[Follow]:
     """Inside the block: a function that says of masks how much of the output any input reaches.
 
     It says None if the model cannot be followed. `call` is what the model was called with, of which
-    one sample is enough.
+    one sample is enough; `learned` knows which of several outputs count.
     """
     model = unwrap(model)
     sample = one_sample(call, batch_dim)
     with probing(model), torch.no_grad():
-        yield partial(_reach, model, sample)
+        yield partial(_reach, model, sample, learned or LearnedOutputs())
 
 
 def reach(
@@ -62,7 +65,9 @@ def reach(
         return follow(masks)
 
 
-def _reach(model: nn.Module, sample: Call, masks: Mapping[str, torch.Tensor]) -> Reach | None:
+def _reach(
+    model: nn.Module, sample: Call, learned: LearnedOutputs, masks: Mapping[str, torch.Tensor]
+) -> Reach | None:
     kept = {n: masks[n].to(p.device) for n, p in model.named_parameters() if n in masks}
     probe = _ForwardProbe(kept)
     try:
@@ -72,7 +77,7 @@ def _reach(model: nn.Module, sample: Call, masks: Mapping[str, torch.Tensor]) ->
             output = functional_call(model, kept | constants, args, kwargs)
     except Exception:  # a user's forward may do anything at all
         return None
-    found = outputs_of(output)
+    found = learned.among(output)
     if not found or any(bool(x.isnan().any()) for x in found):
         return None
     return Reach(sum(int(depends(x).sum()) for x in found), sum(x.numel() for x in found))

@@ -14,6 +14,7 @@ from snip.anatomy.packed import packed_parts
 from snip.anatomy.parameters import is_weight
 from snip.common.errors import InputError, listed, warn
 from snip.masks import Masks, empty_layers
+from snip.paths.learned import LearnedOutputs
 from snip.paths.reach import Follow, following
 
 # Floors to try first: parts of what a layer would keep if all were equally sparse. They change
@@ -34,20 +35,22 @@ def with_a_path(
     *,
     repair: bool,
     batch_dim: int = 0,
+    learned: LearnedOutputs | None = None,
 ) -> Masks:
     """The masks, or with `repair` others if no path is left; a warning says what was done.
 
-    `call` is what the model was called with; `select(floor=...)` selects again. A network without
-    a path computes a constant, and hours of training would be lost. It is repaired and not
-    refused, because the repaired masks keep as many connections as were asked for, and a script
-    that tries many sparsities goes on. Outputs that no input reaches are repaired if a floor
-    reaches them all. Whoever chose a floor or a scope is told what would help. Every network is
-    followed: layers that keep thousands of connections may still fail to meet.
+    `call` is what the model was called with, `learned` knows on which outputs the loss depends, and
+    `select(floor=...)` selects again. A network without a path computes a constant, and hours of
+    training would be lost. It is repaired and not refused, because the repaired masks keep as many
+    connections as were asked for, and a script that tries many sparsities goes on.
+    Outputs that no input reaches are repaired if a floor reaches them all. Whoever chose a floor or
+    a scope is told what would help. Every network is followed: layers that keep thousands of
+    connections may still fail to meet.
     """
     if call is None:
         _warn_of_empty(model, masks, bypassed=False)
         return masks
-    with following(model, call, batch_dim) as follow:
+    with following(model, call, batch_dim, learned) as follow:
         found = follow(masks)
         if found is None or found.reached == found.outputs:
             _warn_of_empty(model, masks, bypassed=found is not None)
