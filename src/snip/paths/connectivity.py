@@ -40,6 +40,8 @@ class Connectivity:
     outputs: int | None = None  # width of a [batch, width] output
     dead_outputs: tuple[int, ...] = ()  # those that no input reaches
     connected: bool = False  # whether any input reaches any output
+    cut_inputs: tuple[str, ...] = ()  # arguments of which nothing reaches an output
+    reached: tuple[int, int] | None = None  # with a reason: outputs reached, with masks and without
     reason: str | None = None
 
 
