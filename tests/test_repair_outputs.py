@@ -62,3 +62,17 @@ def test_no_hook_is_left_on_a_parameter_that_a_model_returns():
     model = Own(nn.Linear(16, 4))
     pruned(model, lambda m, b: F.cross_entropy(m(b.mean(1))[0], torch.arange(20) % 4))
     assert not model[0].weight._backward_hooks
+
+
+def test_a_branch_that_the_loss_ignores_is_warned_of_once():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.main, self.side = nn.Linear(16, 4), nn.Linear(16, 4)
+
+        def forward(self, x):
+            return self.main(x.mean(1)), self.side(x.mean(1))
+
+    _, said = pruned(Branches(), first_alone)
+    assert len(said) == 1
+    assert "the loss does not depend on 'side.weight'" in said[0]

@@ -35,6 +35,7 @@ def with_a_path(
     repair: bool,
     batch_dim: int = 0,
     learned: LearnedOutputs | None = None,
+    silent: Sequence[str] = (),
 ) -> Masks:
     """The masks, or with `repair` others if no path is left; a warning says what was done.
 
@@ -44,16 +45,17 @@ def with_a_path(
     connections as were asked for, and a script that tries many sparsities goes on.
     Outputs that no input reaches are repaired if a floor reaches them all. Whoever chose a floor or
     a scope is told what would help. Every network is followed: layers that keep thousands of
-    connections may still fail to meet.
+    connections may still fail to meet. Of `silent` layers, on which the loss does not depend, the
+    user has heard already.
     """
     if call is None:
-        _warn_of_empty(model, masks, bypassed=False)
+        _warn_of_empty(model, masks, silent, bypassed=False)
         return masks
     with following(model, call, batch_dim, learned) as follow:
         found = follow(masks)
         wanted = _wanted(follow, masks, found)
         if found is None or not wanted:  # the probe knows nothing of this model
-            _warn_of_empty(model, masks, bypassed=False)
+            _warn_of_empty(model, masks, silent, bypassed=False)
             return masks
         better = masks
         if found.reached < wanted:
@@ -66,7 +68,7 @@ def with_a_path(
         if cut:
             return _repaired(model, better, _Search(follow, wanted, wanted, cut), select, repair)
     if better is masks:
-        _warn_of_empty(model, masks, bypassed=True)
+        _warn_of_empty(model, masks, silent, bypassed=True)
     return better
 
 
@@ -189,12 +191,15 @@ def _nearly_empty(masks: Masks) -> list[str]:
     ]
 
 
-def _warn_of_empty(model: nn.Module, masks: Masks, *, bypassed: bool) -> None:
-    if empty_layers(masks, packed_parts(model)):
+def _warn_of_empty(
+    model: nn.Module, masks: Masks, silent: Sequence[str], *, bypassed: bool
+) -> None:
+    empty = [name for name in empty_layers(masks, packed_parts(model)) if name not in silent]
+    if empty:
         how = "passes by another way" if bypassed else "ends there unless a shortcut passes it by"
         warn(
-            f"{_left(model, masks)}: the signal {how}. scope='global' with a floor=... keeps some "
-            "of every layer."
+            f"nothing is left of {listed(empty)} at sparsity {masks.sparsity:.4g}: the signal "
+            f"{how}. scope='global' with a floor=... keeps some of every layer."
         )
 
 
