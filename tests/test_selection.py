@@ -195,6 +195,8 @@ def test_bad_sparsities_are_refused(sparsity):
 def test_a_percentage_is_recognised():
     with pytest.raises(snip.InputError, match=r"write 0\.95"):
         snip.select({"a": torch.rand(4)}, sparsity=95)
+    with pytest.raises(snip.InputError, match=r"sparsity is 1\.5: it must lie in \[0, 1\)"):
+        snip.select({"a": torch.rand(4)}, sparsity=1.5)
 
 
 def test_bad_scores_are_refused():

@@ -74,7 +74,7 @@ def prune(
     with count_uses(model) as counter:
         score_once = partial(score, model, seen, loss_fn, params=params, scoring=scoring)
         scores = score_awake(model, seen, params, scoring, score_once)
-    check_signal(model, scores)
+    silent = check_signal(model, scores)
     costs = element_flops(scores, counter.uses) if budget == "flops" else None
     within = held_masks(model)
     scores = with_survivors(model, scores, within=within, costs=costs)
@@ -86,8 +86,9 @@ def prune(
     masks = selecting()
     repair = floor == AUTO and scope == "global" and costs is None
     masks = with_a_path(
-        model, masks, counter.call, selecting, repair=repair, batch_dim=scoring.batch_dim
-    )
+        model, masks, counter.call, selecting, repair=repair, batch_dim=scoring.batch_dim,
+        learned=counter.learned, silent=silent,
+    )  # fmt: skip
     about = {**seen.provenance(), **asdict(scoring), "loss": name_of(loss_fn or cross_entropy)}
     about |= {"method": name, "budget": budget, "uses": counter.uses}
     about |= {"left_out": out, "zero_biases": zero_biases(model, scores)}
