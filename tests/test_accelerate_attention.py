@@ -221,6 +221,24 @@ def test_a_frozen_encoder_of_which_a_bias_is_gone():
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_mask_that_is_learned_while_the_encoder_is_frozen(training):
+    x, learned = sequences(True), (CAUSAL.isinf() * 0.5).requires_grad_()
+    layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0, batch_first=True)
+    model, fast = pair_of(nn.TransformerEncoder(layer, 2), x, drawn="norm1.bias")
+    gradients = []
+    for network in (model, fast):
+        network.train(training).requires_grad_(False)
+        if network is model:  # torch's short cut has no gradient of the mask
+            network.train()
+        total(network(x, mask=learned)).backward()
+        gradients.append(learned.grad)
+        learned.grad = None
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-4)
+    # Beside padding, too, where torch asks biases that are gone whether they require one.
+    assert fast(x, mask=learned, src_key_padding_mask=PADDING).requires_grad
+
+
 def test_one_layer_alone_and_a_whole_transformer():
     x = sequences(True)
     layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0, batch_first=True)
