@@ -40,7 +40,7 @@ def setting(name: str) -> tuple[nn.Module, Any, LossFn]:
     return network.build(), network.batch(), network.loss_fn or cross_entropy
 
 
-def paired(one: Work, other: Work, work: Work, *, rounds: int, clock: Clock) -> tuple[float, float]:
+def paired(one: Work, other: Work, work: Work, *, rounds: int, **by: Clock) -> tuple[float, float]:
     """Median over rounds of the time of `work` after `one` over that after `other`, and the latter.
 
     This shows differences of a few per cent: both run on the same tensors, one shortly after the
@@ -51,7 +51,7 @@ def paired(one: Work, other: Work, work: Work, *, rounds: int, clock: Clock) -> 
         times = {}
         for change in (one, other) if turn % 2 else (other, one):
             change()
-            times[change] = best_times({"": work}, rounds=3, clock=clock)[""]
+            times[change] = best_times({"": work}, rounds=3, **by)[""]
         ratios.append(times[one] / times[other])
         released.append(times[other])
     return sorted(ratios)[rounds // 2], sorted(released)[rounds // 2]
@@ -66,7 +66,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.thread_time:
         torch.set_num_threads(1)
-    clock = time.thread_time if options.thread_time else time.perf_counter
+    by: dict[str, Clock] = {"clock": time.thread_time} if options.thread_time else {}
     for name in options.names:
         sparsity = options.sparsity or NETWORKS.get(name, 0.95)
         model, batch, loss = setting(name)
@@ -77,7 +77,7 @@ def main() -> None:
                 partial(snip.release, model),
                 ordinary_step(partial(loss, model, batch), make(model)),
                 rounds=options.rounds,
-                clock=clock,
+                **by,
             )
             print(
                 f"{name} {sparsity:.0%}, {kind}, {torch.get_num_threads()} threads: a held step "
