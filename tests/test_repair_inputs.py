@@ -34,6 +34,18 @@ def felt(model, x, y):
     return not torch.equal(model(x, y), model(x, torch.randn_like(y)))
 
 
+def test_an_input_without_a_name_is_told_by_its_position():
+    class Any(TwoInputs):
+        def forward(self, *inputs, scale=1.0):
+            return super().forward(*inputs) * scale
+
+    model = Any(1.0)
+    snip.Masks({"b.weight": torch.zeros(64, 500).bool()}).apply(model)
+    inputs = torch.randn(2, 64), torch.randn(2, 500)
+    (warning,) = snip.report(model, inputs=inputs).warnings
+    assert "nothing of the input '1' reaches the output" in warning
+
+
 def test_an_input_that_is_cut_off_is_repaired_and_named():
     model, masks, said, inputs = pruned()
     assert len(said) == 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from snip.paths.probe import PathProbe
 from snip.paths.values import DTYPE, FOLLOWED, depends, limited, something
 
 DTYPE_OF = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 ROWS = 1 << 22  # elements of a mask that are floats at a time in a linear layer
 
 
@@ -94,10 +95,12 @@ def _is_cut(found: Reach | None) -> bool:
 
 
 def _named(model: nn.Module, call: Call) -> Iterator[tuple[str, Any]]:
-    """The arguments of a call with the names that the model's forward gives them."""
+    """The arguments of a call with the names that the model's forward gives them, or positions."""
     args, kwargs = call
-    known = inspect.signature(model.forward).parameters.values()
-    names = [x.name for x in known if x.kind is not inspect.Parameter.VAR_POSITIONAL]
+    names: list[str] = []
+    with suppress(TypeError, ValueError):  # a forward that is not Python's may not say
+        known = inspect.signature(model.forward).parameters.values()
+        names = [x.name for x in known if x.kind in POSITIONAL]
     names = names[: len(args)] + [str(i) for i in range(len(names), len(args))]
     yield from zip(names, args, strict=True)
     yield from kwargs.items()
