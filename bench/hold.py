@@ -13,31 +13,22 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from cases import OPTIMIZERS, ordinary_step
 from torch import nn
 
 import snip
 from snip.common.timing import Clock, Work, best_times
 from snip.models import MODELS, build
+from snip.scoring.batches import LossFn, cross_entropy
 
 NETWORKS = {"lenet-5-caffe": 0.99, "lenet-300-100": 0.95, "tied": 0.98, "resnet-18": 0.95}
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "SGD": partial(torch.optim.SGD, lr=1e-3, momentum=0.9, weight_decay=5e-4),
-    "AdamW": partial(torch.optim.AdamW, lr=1e-4),
-}
-Loss = Callable[[nn.Module, Any], torch.Tensor]
 
 
-def cross_entropy(model: nn.Module, batch: Any) -> torch.Tensor:
-    return F.cross_entropy(model(batch[0]), batch[1])
-
-
-def setting(name: str) -> tuple[nn.Module, Any, Loss]:
+def setting(name: str) -> tuple[nn.Module, Any, LossFn]:
     """A network of Snip's or of the zoo, its batch and its loss."""
     torch.manual_seed(0)
     if name in MODELS:
@@ -49,13 +40,7 @@ def setting(name: str) -> tuple[nn.Module, Any, Loss]:
     return network.build(), network.batch(), network.loss_fn or cross_entropy
 
 
-def step(model: nn.Module, batch: Any, loss: Loss, optimizer: torch.optim.Optimizer) -> None:
-    optimizer.zero_grad()
-    loss(model, batch).backward()
-    optimizer.step()
-
-
-def paired(one: Work, other: Work, work: Work, *, rounds: int, clock: Clock) -> tuple[float, float]:
+def paired(one: Work, other: Work, work: Work, *, rounds: int, **by: Clock) -> tuple[float, float]:
     """Median over rounds of the time of `work` after `one` over that after `other`, and the latter.
 
     This shows differences of a few per cent: both run on the same tensors, one shortly after the
@@ -66,7 +51,7 @@ def paired(one: Work, other: Work, work: Work, *, rounds: int, clock: Clock) -> 
         times = {}
         for change in (one, other) if turn % 2 else (other, one):
             change()
-            times[change] = best_times({"": work}, rounds=3, clock=clock)[""]
+            times[change] = best_times({"": work}, rounds=3, **by)[""]
         ratios.append(times[one] / times[other])
         released.append(times[other])
     return sorted(ratios)[rounds // 2], sorted(released)[rounds // 2]
@@ -81,7 +66,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.thread_time:
         torch.set_num_threads(1)
-    clock = time.thread_time if options.thread_time else time.perf_counter
+    by: dict[str, Clock] = {"clock": time.thread_time} if options.thread_time else {}
     for name in options.names:
         sparsity = options.sparsity or NETWORKS.get(name, 0.95)
         model, batch, loss = setting(name)
@@ -90,9 +75,9 @@ def main() -> None:
             ratio, released = paired(
                 partial(masks.apply, model),
                 partial(snip.release, model),
-                partial(step, model, batch, loss, make(model.parameters())),
+                ordinary_step(partial(loss, model, batch), make(model)),
                 rounds=options.rounds,
-                clock=clock,
+                **by,
             )
             print(
                 f"{name} {sparsity:.0%}, {kind}, {torch.get_num_threads()} threads: a held step "

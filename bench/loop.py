@@ -3,7 +3,8 @@
     python bench/loop.py                             # all networks of cases.py, many minutes
     python bench/loop.py lenet-300-100 --seconds 4   # some
 
-All ways call their optimiser alike; the accelerated network takes no `snip.training_step`.
+All ways call their optimiser alike; the accelerated network takes no `snip.training_step`. What
+torch's own part of the loop takes is timed beside them, around a node that computes nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from cases import CASES, OPTIMIZERS, SGD, Batch, Case, Optimizer, flop_bound, ordinary_step, pruned
-from contest import Contest, row
+from contest import DENSE, Contest, row
 from rivals import Network, dense_torch, plain_copy
 from torch import nn
 
@@ -23,6 +26,7 @@ from snip.common.timing import Work
 from snip.scoring.batches import cross_entropy
 
 SECONDS = 4.0  # of measuring per network, optimiser and way, about
+EMPTY = "empty node"
 ALL_OPTIMIZERS: dict[str, Optimizer] = {
     **OPTIMIZERS,
     "SGD(fused=True)": lambda model: torch.optim.SGD(model.parameters(), **SGD, fused=True),
@@ -38,26 +42,55 @@ def way(network: Network, optimizer: Optimizer, labels: torch.Tensor) -> tuple[t
     return outputs, step
 
 
+class EmptyNode(torch.autograd.Function):
+    """Outputs and gradients that are there already: what any network costs that is one node."""
+
+    @staticmethod
+    def forward(ctx: Any, made: list[torch.Tensor], *parameters: torch.Tensor) -> torch.Tensor:
+        outputs, *ctx.gradients = made
+        return outputs.detach()  # of every step's own graph
+
+    @staticmethod
+    def backward(ctx: Any, _gradient: torch.Tensor) -> Any:
+        return None, *ctx.gradients
+
+
+def empty_loop(model: nn.Module, optimizer: Optimizer, outputs: torch.Tensor, labels: Any) -> Work:
+    """The loop around an empty node with as many and as large parameters."""
+    parameters = nn.ParameterList(p.detach().clone() for p in model.parameters())
+    made = [outputs, *map(torch.zeros_like, parameters)]
+    return ordinary_step(
+        lambda: F.cross_entropy(EmptyNode.apply(made, *parameters), labels), optimizer(parameters)
+    )
+
+
 def measure(case: Case, *, seconds: float) -> Iterator[str]:
     """The rows of one network, one per optimiser."""
     model, batch, masks = pruned(case)
     expected = plain_copy(model.train())(batch[0]).detach()
     for name, optimizer in ALL_OPTIMIZERS.items():
         contest = contestants(model, batch, optimizer, expected)
-        remarks = [name, f"FLOP bound {flop_bound(masks):.1f}x"]
-        yield row(case, case.batch, contest.times(seconds), contest.faults, remarks)
+        times = contest.times(seconds)
+        empty = times.pop(EMPTY)
+        bound = min(times[way] for way in DENSE if way in times) / empty
+        remarks = [
+            *(name, f"FLOP bound {flop_bound(masks):.1f}x"),
+            f"torch's own loop around an empty node {empty * 1e3:.2f} ms: at most {bound:.1f}x",
+        ]
+        yield row(case, case.batch, times, contest.faults, remarks)
 
 
 def contestants(
     model: nn.Module, batch: Batch, optimizer: Optimizer, expected: torch.Tensor
 ) -> Contest:
-    """Dense torch and ours, each with a network and an optimiser of its own."""
+    """Dense torch, ours and the empty node, each with parameters and an optimiser of its own."""
     images, labels = batch
     contest = Contest(expected)
     for name, rival in dense_torch(model, compiling=False).items():
         contest.enter(name, lambda rival=rival: way(rival(model, images), optimizer, labels))
     fast = snip.accelerate(model, batch)
     contest.enter("ours", lambda: way((fast, images), optimizer, labels))
+    contest.works[EMPTY] = empty_loop(fast, optimizer, expected, labels)
     return contest
 
 

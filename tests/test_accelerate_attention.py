@@ -11,6 +11,7 @@ from networks import packed_gradient
 from torch import nn
 
 import snip
+from snip.engine import pace
 from snip.engine.kernels.library import available
 from snip.engine.layers.attention import SparseAttention
 from snip.engine.layers.linear import SparseLinear
@@ -221,6 +222,24 @@ def test_a_frozen_encoder_of_which_a_bias_is_gone():
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_mask_that_is_learned_while_the_encoder_is_frozen(training):
+    x, learned = sequences(True), (CAUSAL.isinf() * 0.5).requires_grad_()
+    layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0, batch_first=True)
+    model, fast = pair_of(nn.TransformerEncoder(layer, 2), x, drawn="norm1.bias")
+    gradients = []
+    for network in (model, fast):
+        network.train(training).requires_grad_(False)
+        if network is model:  # torch's short cut has no gradient of the mask
+            network.train()
+        total(network(x, mask=learned)).backward()
+        gradients.append(learned.grad)
+        learned.grad = None
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-4)
+    # Beside padding, too, where torch asks biases that are gone whether they require one.
+    assert fast(x, mask=learned, src_key_padding_mask=PADDING).requires_grad
+
+
 def test_one_layer_alone_and_a_whole_transformer():
     x = sequences(True)
     layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0, batch_first=True)
@@ -261,6 +280,37 @@ def test_an_attention_whose_weights_are_read_elsewhere_stays_dense():
     model, fast = pair_of(Peeks(), x)
     assert type(fast.inner.attention.out_proj) is type(model.inner.attention.out_proj)
     assert_same(model, fast, x)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_dropout_behind_attention_draws_what_it_does_in_torch(batch_first):
+    x = sequences(batch_first)
+    layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.5, batch_first=batch_first)
+    model, fast = pair_of(layer, x)
+    made = []
+    for network in (model.train(), fast.train()):
+        torch.manual_seed(1)
+        made.append(network(x))
+    torch.testing.assert_close(made[1], made[0], rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_one_tensor_is_one_where_a_layer_is_timed(monkeypatch):
+    x = sequences(True)
+    model, fast = pair_of(nn.MultiheadAttention(WIDTH, 2, batch_first=True), x, x, x)
+    seen = []
+
+    def once(works, **_settings):
+        for work in works.values():
+            work()
+        return dict.fromkeys(works, 1.0)
+
+    monkeypatch.setattr(pace, "best_times", once)
+    fast.inner.register_forward_pre_hook(lambda _layer, args: seen.append(args))
+    assert pace.losing_layers(model, fast, ["inner"], (x, x, x)) == []
+    query, key, value = seen[0]
+    assert query is key
+    assert key is value
+    assert query is not x
 
 
 def test_layers_inside_an_encoder_are_timed_too(monkeypatch):

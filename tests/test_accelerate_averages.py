@@ -121,6 +121,30 @@ def test_what_is_written_into_a_state_dict_is_computed_with():
     torch.testing.assert_close(fast[1](x), model[1](x))
 
 
+@pytest.mark.parametrize("build", [straight_net, recurrent_net])
+def test_what_is_written_into_a_state_dict_is_trained_on(build):
+    model = build()
+    snip.prune(model, (IMAGES, LABELS), sparsity=0.5, loss_fn=loss_of)
+    fast = snip.accelerate(model, IMAGES, ways={})
+    for network in (model, fast):
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
+        step(network, optimizer)
+        halved(network)
+        optimizer.step()  # with the gradients of the step before
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(fast.state_dict()[name], value, atol=1e-5, rtol=0)
+
+
+def test_a_step_of_another_network_takes_nothing_back():
+    _, fast = pair_of_networks()
+    model, other = pair_of_networks()
+    expected = halved(fast)
+    for network in (model, other):
+        step(network, torch.optim.SGD(network.parameters(), lr=0.5))
+    assert fast[1].lent
+    assert torch.equal(fast.state_dict()["1.weight"], expected["1.weight"])
+
+
 def test_a_state_dict_that_is_only_read_changes_nothing():
     _, fast = pair_of_networks()
     optimizer = torch.optim.SGD(fast.parameters(), lr=0.5)

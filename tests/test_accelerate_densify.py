@@ -131,6 +131,32 @@ def test_masks_that_were_given_are_held_too():
     assert snip.held_masks(model) is None
 
 
+def test_a_network_that_came_back_dense_is_copied(monkeypatch):
+    slower = {"dense": 1.0, "sparse": 2.0}
+    monkeypatch.setattr("snip.engine.accelerate.step_seconds", lambda *_: slower)
+    model, batch = Blocks(), (torch.randn(9, 2, 5, 6), torch.randint(0, 3, (9,)))
+    masks = snip.prune(model, batch, sparsity=0.4)
+    with pytest.warns(snip.SnipWarning, match="runs dense"):
+        back = snip.accelerate(model, batch)
+    assert back is model
+    plain = snip.densify(back)
+    before = copy.deepcopy(back.state_dict())
+    assert snip.held_masks(plain) == masks
+    assert_equal_states(before, plain.state_dict(), rtol=0, atol=0)
+    train(plain, batch)
+    masks.check(plain)
+    assert_equal_states(before, back.state_dict(), rtol=0, atol=0)
+
+
+def test_a_model_that_was_never_pruned_is_copied():
+    model = Blocks()
+    plain = snip.densify(torch.compile(model))
+    assert type(plain) is Blocks
+    assert plain is not model
+    assert snip.held_masks(plain) is None
+    assert_equal_states(model.state_dict(), plain.state_dict(), rtol=0, atol=0)
+
+
 def test_modes_frozen_parameters_and_dtype_come_along():
     def prepare(model):
         model.norm.eval()

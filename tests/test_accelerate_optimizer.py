@@ -1,7 +1,9 @@
 """The state of a dense network's optimiser does not fit an accelerated one: it is said so."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import nn
 
 import snip
 from snip.engine.kernels.library import available
+from snip.engine.layers import optimizer_state
 
 pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
 
@@ -49,6 +52,22 @@ def test_the_state_of_a_dense_optimiser_is_refused_before_the_step(kind, copied)
             step(fast, own)
     assert all(torch.equal(value, weights[name]) for name, value in fast.state_dict().items())
     step(snip.densify(fast), dense)
+
+
+def test_optimisers_are_left_as_they_are_and_let_go():
+    model, fast = networks()
+    for network in (model, fast):
+        optimizer = OPTIMIZERS["SGD"](network.parameters())
+        attributes, known = set(vars(optimizer)), len(optimizer_state.checked)
+        step(network, optimizer)
+        step(network, optimizer)
+        assert set(vars(optimizer)) == attributes
+        assert len(optimizer_state.checked) == known + (network is fast)
+        gone = weakref.ref(optimizer)
+        del optimizer
+        gc.collect()
+        assert gone() is None
+        assert len(optimizer_state.checked) == known
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

@@ -142,6 +142,39 @@ class TrainsOtherwise(Detaches):
         return self.second(self.first(x) if x.sum() > -1e9 else x)
 
 
+@pytest.mark.parametrize("masks_of", [("head.weight",), ("table.weight", "head.weight")])
+def test_sparse_gradients_are_compared_too(masks_of):
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(11, 6, sparse=True), nn.Linear(6, 3)
+
+        def forward(self, words):
+            return self.head(self.table(words).mean(1))
+
+    model, words = Words(), torch.randint(0, 11, (5, 4))
+    masks = {n: torch.rand_like(model.get_parameter(n)) > 0.5 for n in masks_of}
+    snip.Masks(masks).apply(model)
+    fast = snip.accelerate(model, words, ways={})
+    assert isinstance(fast.head, PackedModule)
+    fast(words).sum().backward()
+    model(words).sum().backward()
+    assert fast.table.weight.grad.is_sparse
+    torch.testing.assert_close(
+        fast.table.weight.grad.to_dense(), model.table.weight.grad.to_dense()
+    )
+
+
+def test_outputs_that_cannot_be_compared_leave_the_network_dense():
+    class Sparse(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).to_sparse()
+
+    model = masked(nn.Sequential(nn.Linear(6, 8), Sparse(8, 3)))
+    with pytest.warns(snip.SnipWarning, match="runs dense"):
+        assert snip.accelerate(model, torch.randn(5, 6), ways={}) is model
+
+
 def test_training_is_tried_too():
     model = masked(TrainsOtherwise()).eval()
     with pytest.warns(snip.SnipWarning, match="no such layer in training"):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import cases
 import contest
+import loop
 import pytest
 import rivals
 import torch
@@ -155,3 +156,15 @@ def test_a_row_of_the_training_table() -> None:
     row = train.measure(cases.CASES[0], compiled=False, seconds=0)
     for part in ("lenet-300-100", "ours", "eager", "best dense torch", "FLOP bound 50.0x"):
         assert part in row
+
+
+@pytest.mark.parametrize("name", loop.ALL_OPTIMIZERS)
+def test_the_loop_around_an_empty_node_leaves_the_network_alone(name):
+    model = nn.Linear(3, 4)
+    outputs, before = torch.randn(5, 4), model.weight.clone()
+    step = loop.empty_loop(model, loop.ALL_OPTIMIZERS[name], outputs, torch.zeros(5).long())
+    for _ in range(2):
+        step()
+    assert model.weight.grad is None
+    assert torch.equal(model.weight, before)
+    assert not outputs.requires_grad

@@ -13,7 +13,7 @@ import snip
 from snip.common.errors import FileError, InputError
 from snip.data import load
 from snip.engine.kernels.library import available
-from snip.engine.kernels.memory import memory_of, pointer, readable
+from snip.engine.kernels.memory import Reused, memory_of, pointer, readable
 from snip.training import train
 
 pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
@@ -276,3 +276,22 @@ def test_a_storage_that_shrank_and_came_back_to_its_address_is_refused():
             break
     with pytest.raises(InputError, match="values must be"):
         step(*batch)
+
+
+def test_memory_is_used_again_once_nobody_has_it():
+    memory = Reused()
+    first, address = memory.made(3, 4)
+    first.fill_(1)
+    graph = (first * torch.ones(1, requires_grad=True)).sum()  # saves it
+    row = first[1].detach()
+    del first
+    second, elsewhere = memory.made(3, 4)
+    assert elsewhere != address
+    assert row.tolist() == [1] * 4
+    graph.backward()
+    del second
+    third, again = memory.made(3, 4)
+    assert again == elsewhere
+    wide, _ = memory.made(3, 5)
+    assert wide.shape == (3, 5)
+    assert third.data_ptr() not in range(wide.data_ptr(), wide.data_ptr() + wide.nbytes)

@@ -269,6 +269,19 @@ def test_torch_compile(backend):
     assert snip.held_masks(compiled) == masks
 
 
+@pytest.mark.filterwarnings("ignore:Profiler record function")
+def test_compiled_steps_of_pruned_and_of_other_networks():
+    model, batch, masks = pruned()
+    for network in (model, make("mlp")[0]):
+        optimizer = optimizer_of("SGD", network)
+        F.cross_entropy(network(batch[0]), batch[1]).backward()
+        before = [p.detach().clone() for p in network.parameters()]
+        torch.compile(lambda optimizer=optimizer: optimizer.step(), backend="eager")()
+        pairs = zip(before, network.parameters(), strict=True)
+        assert not any(torch.equal(old, new) for old, new in pairs)
+    assert_zeros(masks, model)
+
+
 def test_conversions_of_type_and_layout():
     model, (inputs, targets), masks = pruned("residual")
     model = model.to(memory_format=torch.channels_last)

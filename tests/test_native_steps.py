@@ -243,3 +243,52 @@ def test_a_part_that_all_threads_share_has_the_same_sums():
         torch.set_num_threads(threads)
     for others in found[1:]:
         assert all(map(torch.equal, others, found[0]))
+
+
+def test_a_step_without_gradients_or_state_is_torchs(native_steps):
+    pair = Pair(*KINDS[1])
+    for _ in range(3):
+        pair.step()
+    pair.backward()
+    for optimizer in (pair.mine, pair.theirs):
+        optimizer.state.clear()
+        optimizer.step()
+        optimizer.zero_grad()
+        optimizer.step()
+    pair.step()
+    assert_same(pair.fast, pair.other, 2e-5)
+
+
+def test_a_group_that_does_not_name_its_decay_is_torchs(native_steps):
+    pair = Pair(*KINDS[5])
+    pair.step()
+    native_steps.clear()
+    pair.backward()
+    del pair.mine.param_groups[0]["decoupled_weight_decay"]  # as before torch 2.7
+    assert not update.Update(update.RULES[torch.optim.AdamW]).take(pair.mine, lambda p: p.grad)
+    assert not native_steps
+
+
+def test_large_parameters_beside_a_straight_network_are_left_to_torchs_threads(native_steps):
+    pair = Pair(*KINDS[1])
+    large = nn.Parameter(torch.zeros(update.MOST))
+    pair.mine.add_param_group({"params": [large]})
+    for _ in range(3):
+        pair.backward()
+        large.grad = torch.ones_like(large)
+        pair.mine.step()
+    assert not native_steps
+    assert large[0] < 0
+
+
+def test_parameters_can_be_swapped():
+    pair = Pair(*KINDS[1])
+    pair.step()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        del pair.mine
+        pair.fast.zero_grad()
+        pair.fast.double()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert next(pair.fast.parameters()).dtype == torch.float64

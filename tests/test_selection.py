@@ -146,6 +146,13 @@ def test_erk_gives_biases_no_share_of_their_own():
     assert snip.select(loud, sparsity=0.98, scope="erk")["1.bias"].all()  # they compete
 
 
+def test_erk_densities_add_up_over_the_connections_that_have_them():
+    shapes, sizes = {"a": (4, 5), "b": (10, 20)}, {"a": 24, "b": 210}  # of b, ten biases as well
+    densities = erk_densities(shapes, 0.9, sizes)
+    assert sum(sizes[name] * density for name, density in densities.items()) == pytest.approx(23.4)
+    assert densities["a"] / densities["b"] == pytest.approx((9 / 20) / (30 / 200))
+
+
 def test_a_floor_keeps_every_layer_alive_and_the_total_exact():
     scores = {
         "a.weight": torch.full((100,), 5.0),
@@ -195,6 +202,8 @@ def test_bad_sparsities_are_refused(sparsity):
 def test_a_percentage_is_recognised():
     with pytest.raises(snip.InputError, match=r"write 0\.95"):
         snip.select({"a": torch.rand(4)}, sparsity=95)
+    with pytest.raises(snip.InputError, match=r"sparsity is 1\.5: it must lie in \[0, 1\)"):
+        snip.select({"a": torch.rand(4)}, sparsity=1.5)
 
 
 def test_bad_scores_are_refused():
@@ -289,6 +298,15 @@ def test_an_empty_parameter_is_no_trouble():
     scores = {"a": torch.rand(4, 5), "none": torch.zeros(0, 5)}
     for scope in ("global", "layer", "uniform", "erk"):
         assert snip.select(scores, sparsity=0.5, scope=scope).kept == 10
+
+
+def test_a_floor_beside_a_parameter_that_is_a_single_number():
+    scores = {"a.scale": torch.tensor(0.0), "b.weight": torch.rand(40, 5)}
+    masks = snip.select(scores, sparsity=0.5, floor=0.1)
+    assert masks.kept == 100
+    assert masks["a.scale"].shape == ()
+    within = {"a.scale": torch.tensor(True)}
+    assert snip.select(scores, sparsity=0.9, floor=1, within=within)["a.scale"]
 
 
 def test_a_floor_is_a_fraction_or_a_whole_count():

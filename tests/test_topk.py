@@ -92,6 +92,15 @@ def test_a_large_race_ends_as_by_counting(kept, kind):
         assert torch.equal(found[name], mask)
 
 
+@pytest.mark.parametrize("recording", [False, True])
+def test_scores_may_belong_to_a_graph(recording):
+    scores = {"a": torch.rand(1200, 1000)}
+    expected = keep_top(scores, 1000)["a"]
+    scores["a"].requires_grad_()
+    with torch.set_grad_enabled(recording):
+        assert torch.equal(keep_top(scores, 1000)["a"], expected)
+
+
 @pytest.mark.parametrize("within", [False, True])
 def test_the_number_of_threads_changes_nothing(within):
     torch.manual_seed(0)

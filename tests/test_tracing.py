@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import snip
 from snip.engine.kernels.library import available
@@ -47,10 +48,54 @@ def test_what_the_forward_raises_is_told():
         def forward(self, x):
             return x if x.sum() > 0 else -x
 
-    with pytest.raises(UntraceableError, match="TraceError"):
+    with pytest.raises(UntraceableError, match=r"depends on values or sizes.*x\.sum\(\) > 0"):
         trace(Branches(), X)
     with pytest.raises(UntraceableError, match="TypeError"):
         trace(Options(), {"no_such": X})
+
+
+class Loops(nn.Module):
+    def forward(self, x):
+        for i in range(x.shape[0]):
+            x = x + i
+        return x
+
+
+class Makes(nn.Module):
+    def forward(self, x):
+        return x + torch.ones(x.shape[0], 1)
+
+
+class Packs(nn.Module):
+    def forward(self, x):
+        return pack_padded_sequence(x, x[0])
+
+
+class Checks(nn.Module):
+    def forward(self, x):
+        if not isinstance(x, torch.Tensor):
+            raise ValueError("x is no tensor")
+        return x
+
+
+@pytest.mark.parametrize(
+    ("network", "line"), [(Loops, "in range(x.shape[0])"), (Makes, "ones("), (Packs, "pack_padded")]
+)
+def test_the_line_that_depends_on_values_or_sizes_is_told(network, line):
+    """In plain words: what Python says of it speaks of a stand-in that no user knows."""
+    with pytest.raises(UntraceableError) as caught:
+        trace(network(), X)
+    said = str(caught.value)
+    assert said.startswith("its forward depends on values or sizes of its input, at ")
+    assert line in said
+    assert "Proxy" not in said
+    assert "argument" not in said
+    assert "__" not in said
+
+
+def test_an_error_of_the_forward_itself_is_told_in_its_own_words():
+    with pytest.raises(UntraceableError, match="ValueError: x is no tensor"):
+        trace(Checks(), X)
 
 
 def test_shapes_are_noted():

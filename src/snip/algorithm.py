@@ -119,7 +119,7 @@ def _scored_and_selected(
     model = scorer.model
     least = 0 if isinstance(floor, str) else floor
     with scorer.awake() as scores:
-        check_signal(model, scores)
+        silent = check_signal(model, scores)
         costs = element_flops(scores, scorer.uses) if budget == "flops" else None
         granularity = _on_model(granularity, scorer)
         selecting = partial(_selected, model, held_masks(model), costs)
@@ -129,10 +129,10 @@ def _scored_and_selected(
         selecting, scores, sparsity=sparsity, granularity=granularity, scope=scope, floor=least
     )
     repair = floor == AUTO and scope == "global" and costs is None and granularity.takes_shares
-    batch_dim = scorer.scoring.batch_dim
     masks = with_a_path(
-        model, selecting(), scorer.call, selecting, repair=repair, batch_dim=batch_dim
-    )
+        model, selecting(), scorer.call, selecting, repair=repair,
+        batch_dim=scorer.scoring.batch_dim, learned=scorer.learned, silent=silent,
+    )  # fmt: skip
     return masks, scores
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -96,29 +97,69 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
     return next(tensors_in(batch), None)
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in nested tuples, lists, mappings and dataclasses, depth first."""
+def tensors_in(value: Any, around: tuple[int, ...] = ()) -> Iterator[torch.Tensor]:
+    """All tensors in nested tuples, lists, mappings and dataclasses, depth first.
+
+    `around` has the ids of what a value lies in: what refers to itself is looked at once.
+    """
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, (Mapping, tuple, list)):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from tensors_in(part)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from tensors_in(getattr(value, field.name))
+    elif id(value) not in around:
+        for part in _inside(value):
+            yield from tensors_in(part, (*around, id(value)))
 
 
-def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same nested structure with `change` applied to each of its tensors."""
+def _inside(value: Any) -> Iterable[Any]:
+    """The parts of a value that has parts."""
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, (tuple, list)):
+        return value
+    return [getattr(value, name, None) for name in _fields(value)]
+
+
+def _fields(value: Any) -> list[str]:
+    """The names of the fields of a dataclass's object; of anything else there are none."""
+    if isinstance(value, type) or not dataclasses.is_dataclass(value):
+        return []
+    return [field.name for field in dataclasses.fields(value)]
+
+
+Made = dict[int, tuple[Any, Any]]  # by id: a value, which must live as long as its id, and its copy
+
+
+def mapped(value: Any, change: Callable[[Any], Any], made: Made | None = None) -> Any:
+    """The same nested structure with `change` applied to each of its tensors.
+
+    `made` has the copies so far: what refers to itself does so in the copy.
+    """
+    made = {} if made is None else made
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, PackedSequence):
         return value._replace(data=change(value.data))
+    if type(value) is tuple:
+        return tuple(mapped(part, change, made) for part in value)
+    if id(value) not in made:
+        _map_into(value, change, made)
+    return made[id(value)][1]
+
+
+def _map_into(value: Any, change: Callable[[Any], Any], made: Made) -> None:
+    """Note the copy of a value that may refer to itself, before that of its parts is made."""
+    twin = value
     if isinstance(value, Mapping):
-        return {key: mapped(part, change) for key, part in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(mapped(part, change) for part in value)
-    return value
+        made[id(value)] = value, (twin := {})
+        twin.update((key, mapped(part, change, made)) for key, part in value.items())
+    elif type(value) is list:
+        made[id(value)] = value, (twin := [])
+        twin.extend(mapped(part, change, made) for part in value)
+    elif _fields(value) and first_tensor(value) is not None:
+        made[id(value)] = value, (twin := copy.copy(value))
+        for name in _fields(value):
+            # Past the `__setattr__` of a frozen dataclass, which refuses.
+            object.__setattr__(twin, name, mapped(getattr(value, name, None), change, made))
+    made[id(value)] = value, twin
 
 
 def doubled(tensor: torch.Tensor) -> torch.Tensor:

@@ -38,7 +38,8 @@ def split(tensors: Mapping[str, torch.Tensor], packed: Packed) -> dict[str, torc
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         parts = part_names(name, packed)
-        found |= zip(parts, tensor.chunk(len(parts)), strict=True)
+        # A whole tensor stays as it is: a single number has no rows to divide.
+        found |= zip(parts, tensor.chunk(len(parts)) if name in packed else [tensor], strict=True)
     return found
 
 

@@ -16,6 +16,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from snip.anatomy.accelerated import Accelerated
 from snip.anatomy.normed import normed_weights, why_computed
+from snip.anatomy.own_forward import changes_weight, is_added
 from snip.common.errors import InputError, KindError, listed
 
 Predicate = Callable[[str, nn.Module, nn.Parameter], bool]
@@ -199,6 +200,13 @@ def _why_layer_out(name: str, module: nn.Module) -> str | None:
     if key in ATTENTION_TOKENS:
         return "learned attention token"
     computed = why_computed(module, key)
-    if computed is not None or isinstance(module, PRUNABLE_LAYERS) or is_conv1d(module):
+    if computed is not None or is_conv1d(module):
         return computed
-    return f"layer type {type_before_parametrizations(module).__name__} is not pruned by default"
+    kind = type_before_parametrizations(module).__name__
+    if not isinstance(module, PRUNABLE_LAYERS):
+        return f"layer type {kind} is not pruned by default"
+    if is_added(module, key):
+        return f"neither weight nor bias of a {kind}"
+    if changes_weight(module):
+        return f"layer type {kind} computes with another weight, in which zeros do not stay zero"
+    return None

@@ -11,6 +11,7 @@ from torch import nn
 
 from snip.anatomy.accelerated import Accelerated
 from snip.anatomy.calling import example
+from snip.anatomy.copying import copy_of
 from snip.anatomy.parameters import unwrap
 from snip.common.errors import InputError, KindError, warn
 from snip.engine.accelerated import not_accelerated
@@ -63,11 +64,12 @@ def accelerate(
 def densify(model: nn.Module) -> nn.Module:
     """An ordinary model of the class that `accelerate` was given, with the weights as they are now.
 
-    The masks are held again; the accelerated network stays as it is.
+    It holds the masks and stands apart: the network given stays as it is. Of an ordinary model, as
+    `accelerate` gives back one that is faster dense, it is a copy.
     """
     model = unwrap(model)
     if not isinstance(model, Accelerated):
-        raise InputError("this model was not made by snip.accelerate: it is an ordinary one.")
+        return copy_of(model)
     return with_ordinary_kinds(not_accelerated(with_ordinary_layers(model)))
 
 

@@ -56,13 +56,14 @@ class Conversion:
         for layer in self.packed:
             if layer.lent:  # asked here, as a call for each layer would cost more
                 layer.take_back()
-        inputs = self._inputs(args, kwargs)
         # First what is quick to ask: in a small network, this is part of what a step costs.
-        if self.straight is not None and inputs is not None and not is_followed():
-            made = self.straight.forward(network, *inputs)
+        if self.straight is not None and len(args) + len(kwargs) == 1 and not is_followed():
+            x = args[0] if args else kwargs.get(self.inputs[0][0])
+            made = self.straight.forward(network, x)
             if made is not None:
                 return made
         refuse_recording((*args, *kwargs.values()))
+        inputs = self._inputs(args, kwargs)
         if self.run is None or inputs is None:
             return kind.forward(network, *args, **kwargs)
         return self.run(network, *inputs)

@@ -103,7 +103,8 @@ def _update_of(network: nn.Module) -> Work:
     """Write each weight once, as any optimiser does at least, and hold the masks.
 
     All weights are written to one place, which takes little memory and leaves them as they are.
-    Masks are held once here and twice in a step, but there in less time: by an index.
+    Masks are held once here and twice in a step. There, a large mask that keeps little is held in
+    less time, by an index (`SMALL` and `FEW` of `Keep`), which this network may not have yet.
     """
     trained = [p for p in network.parameters() if p.requires_grad]
     largest = max(trained, key=torch.numel, default=torch.zeros(0))

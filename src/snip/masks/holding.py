@@ -179,7 +179,8 @@ def after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> No
     keeps, idle = [], True
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            keep = parameter.__dict__.get(RIDER)
+            # Not by `__dict__`, which torch.compile cannot read: it may follow any step in here.
+            keep = getattr(parameter, RIDER, None)
             if keep:
                 keep.zero_(parameter)
                 keeps.append(keep)

@@ -20,6 +20,7 @@ from snip.common.progress import track
 from snip.masks import Masks
 from snip.methods.kinds import DATA, NOTHING, AtInitialisation
 from snip.methods.schedules import one_shot
+from snip.paths.learned import LearnedOutputs
 from snip.scoring.batches import LossFn, SeenBatches, cross_entropy, name_of
 from snip.scoring.gradients import Scores
 from snip.scoring.looking import look
@@ -48,6 +49,7 @@ class Scorer:
             self.seen.keep()
         self.uses: Uses = {}  # of each weight, per sample
         self.call: Call | None = None  # what the model was first called with
+        self.learned: LearnedOutputs | None = None  # the outputs on which the loss depends
         self.rounds = 1
 
     def scores(self, dense: Scores | None = None) -> Scores:
@@ -75,7 +77,7 @@ class Scorer:
                 scores = self.scores()
             else:
                 look(self.model, self.seen, self.loss_fn)
-        self.uses, self.call = counter.uses, counter.call
+        self.uses, self.call, self.learned = counter.uses, counter.call, counter.learned
         return scores if reads_data else self.scores()
 
     def provenance(self) -> dict[str, Any]:

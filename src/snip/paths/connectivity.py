@@ -24,6 +24,7 @@ from snip.anatomy.normed import normed_weights
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, first_line
+from snip.paths.learned import LearnedOutputs
 from snip.paths.probe import PathProbe
 from snip.paths.values import DTYPE, constant, ones
 
@@ -39,6 +40,8 @@ class Connectivity:
     outputs: int | None = None  # width of a [batch, width] output
     dead_outputs: tuple[int, ...] = ()  # those that no input reaches
     connected: bool = False  # whether any input reaches any output
+    cut_inputs: tuple[str, ...] = ()  # arguments of which nothing reaches an output
+    reached: tuple[int, int] | None = None  # with a reason: outputs reached, with masks and without
     reason: str | None = None
 
 
@@ -97,16 +100,10 @@ def _forward(
     args, kwargs = entered(call, probe)
     with probe:
         output = functional_call(model, leaves | others(model, leaves), args, kwargs)
-    outputs = [x for x in outputs_of(output) if x.requires_grad]
+    outputs = [x for x in LearnedOutputs().among(output) if x.requires_grad]
     if not outputs or not probe.sources:
         raise ValueError("no output depends on a floating-point input or an embedding")
     return leaves, outputs, probe.sources
-
-
-def outputs_of(output: Any) -> list[torch.Tensor]:
-    """The floating-point tensors that a model returned; a loss beside the logits is no output."""
-    found = [x for x in tensors_in(output) if x.is_floating_point()]
-    return [x for x in found if x.ndim] or found
 
 
 def _on_paths(

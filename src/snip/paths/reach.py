@@ -9,8 +9,9 @@ a large network is followed within a fraction of a training step.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,13 +21,15 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
-from snip.anatomy.calling import Call, mapped
+from snip.anatomy.calling import Call, first_tensor, mapped
 from snip.anatomy.parameters import unwrap
-from snip.paths.connectivity import entered, one_sample, others, outputs_of, probing
+from snip.paths.connectivity import entered, one_sample, others, probing
+from snip.paths.learned import LearnedOutputs, floats_in
 from snip.paths.probe import PathProbe
 from snip.paths.values import DTYPE, FOLLOWED, depends, limited, something
 
 DTYPE_OF = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 ROWS = 1 << 22  # elements of a mask that are floats at a time in a linear layer
 
 
@@ -38,20 +41,22 @@ class Reach:
     outputs: int
 
 
-Follow = Callable[[Mapping[str, torch.Tensor]], Reach | None]
+Follow = Callable[..., Reach | None]  # of masks; `only`: of this argument of the call alone
 
 
 @contextmanager
-def following(model: nn.Module, call: Call, batch_dim: int = 0) -> Iterator[Follow]:
+def following(
+    model: nn.Module, call: Call, batch_dim: int = 0, learned: LearnedOutputs | None = None
+) -> Iterator[Follow]:
     """Inside the block: a function that says of masks how much of the output any input reaches.
 
     It says None if the model cannot be followed. `call` is what the model was called with, of which
-    one sample is enough.
+    one sample is enough; `learned` knows which of several outputs count.
     """
     model = unwrap(model)
     sample = one_sample(call, batch_dim)
     with probing(model), torch.no_grad():
-        yield partial(_reach, model, sample)
+        yield partial(_reach, model, sample, learned or LearnedOutputs())
 
 
 def reach(
@@ -62,20 +67,79 @@ def reach(
         return follow(masks)
 
 
-def _reach(model: nn.Module, sample: Call, masks: Mapping[str, torch.Tensor]) -> Reach | None:
+def unpruned(masks: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The masks that keep every connection."""
+    return {name: torch.ones_like(mask) for name, mask in masks.items()}
+
+
+def cut_inputs(
+    follow: Follow, model: nn.Module, call: Call, masks: Mapping[str, torch.Tensor]
+) -> list[str]:
+    """The arguments of which nothing reaches an output, though it would without masks.
+
+    Of a single one the outputs tell. Integers are not asked for: they enter where they are used.
+    """
+    given = dict(_named(unwrap(model), call))
+    if sum(first_tensor(value) is not None for value in given.values()) < 2:
+        return []
+    numbers = [name for name, value in given.items() if floats_in(value)]
+    return [
+        name
+        for name in numbers
+        if _is_cut(follow(masks, only=name)) and not _is_cut(follow(unpruned(masks), only=name))
+    ]
+
+
+def _is_cut(found: Reach | None) -> bool:
+    return found is not None and not found.reached
+
+
+def _named(model: nn.Module, call: Call) -> Iterator[tuple[str, Any]]:
+    """The arguments of a call with the names that the model's forward gives them, or positions."""
+    args, kwargs = call
+    names: list[str] = []
+    with suppress(TypeError, ValueError):  # a forward that is not Python's may not say
+        known = inspect.signature(model.forward).parameters.values()
+        names = [x.name for x in known if x.kind in POSITIONAL]
+    names = names[: len(args)] + [str(i) for i in range(len(names), len(args))]
+    yield from zip(names, args, strict=True)
+    yield from kwargs.items()
+
+
+def _reach(
+    model: nn.Module,
+    sample: Call,
+    learned: LearnedOutputs,
+    masks: Mapping[str, torch.Tensor],
+    only: str | None = None,
+) -> Reach | None:
     kept = {n: masks[n].to(p.device) for n, p in model.named_parameters() if n in masks}
     probe = _ForwardProbe(kept)
     try:
-        args, kwargs = entered(sample, probe)
+        args, kwargs = _entered(model, sample, probe, only)
         constants = {name: limited(x) for name, x in others(model, kept).items()}
         with probe:
             output = functional_call(model, kept | constants, args, kwargs)
     except Exception:  # a user's forward may do anything at all
         return None
-    found = outputs_of(output)
+    found = learned.among(output)
     if not found or any(bool(x.isnan().any()) for x in found):
         return None
     return Reach(sum(int(depends(x).sum()) for x in found), sum(x.numel() for x in found))
+
+
+def _entered(model: nn.Module, sample: Call, probe: _ForwardProbe, only: str | None) -> Call:
+    """The call with its numbers as inputs to follow: all, or those of one argument alone."""
+    if only is None:
+        found: Call = entered(sample, probe)
+        return found
+    values: list[Any] = []
+    for name, value in _named(model, sample):
+        probe.follows = name == only
+        values.append(entered(value, probe))
+    probe.follows = False  # what enters later, like embeddings, is of other arguments
+    count = len(sample[0])
+    return tuple(values[:count]), dict(zip(sample[1], values[count:], strict=True))
 
 
 class _ForwardProbe(PathProbe):
@@ -83,11 +147,12 @@ class _ForwardProbe(PathProbe):
 
     def __init__(self, masks: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
+        self.follows = True  # whether what enters is an input to follow, or a constant
         self._masks = {id(mask): mask for mask in masks.values()}
 
     def enter(self, value: torch.Tensor) -> torch.Tensor:
         """`value` as a number that depends on an input, where it is not zero."""
-        return (value != 0).to(DTYPE) * FOLLOWED
+        return (value != 0).to(DTYPE) * (FOLLOWED if self.follows else 1.0)
 
     def made(self, value: Any) -> Any:
         """A constant (positions, a mask of attention's) must not be taken for an input."""

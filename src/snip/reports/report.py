@@ -12,17 +12,11 @@ from torch import nn
 from snip.anatomy.parameters import left_out, ordinary
 from snip.common.errors import InputError
 from snip.masks import Masks, held_masks
-from snip.paths.connectivity import Connectivity, connectivity, example_input
 from snip.reports.findings import warnings_of
+from snip.reports.following import GIVE_INPUT, followed
 from snip.reports.granularity import granularity_note
 from snip.reports.rows import Row, rows_of
 from snip.selection.costs import flops_per_element, uses
-
-FOLLOW = (
-    "pass inputs=..., one batch as the model takes it, and let its forward compute with torch's "
-    "functions on what it is given."
-)
-GIVE_INPUT = "pass inputs=..., an example of what the model takes (snip.prune remembers it)."
 
 
 @dataclass(frozen=True)
@@ -147,7 +141,7 @@ def report(
     masks = _masks_of(model, masks)
     notes: list[str] = []
     used = _uses(model, masks, inputs, notes)
-    found = _connectivity(model, masks, inputs, notes)
+    found = followed(model, masks, inputs, notes)
     out = _left_out(model, masks)
     return Report(
         model=type(model).__name__,
@@ -190,26 +184,6 @@ def _uses(model: nn.Module, masks: Masks, inputs: Any, notes: list[str]) -> Mapp
     if not masks.provenance.uses:
         notes.append(f"FLOPs are not known: {GIVE_INPUT}")
     return masks.provenance.uses
-
-
-def _connectivity(model: nn.Module, masks: Masks, inputs: Any, notes: list[str]) -> Connectivity:
-    shape = masks.provenance.input_shape
-    if inputs is None and shape is None:
-        notes.append(
-            "Paths were not followed, so a unit counts as dead only if it has no weight of its "
-            f"own: {GIVE_INPUT}"
-        )
-        return Connectivity(reason="no input")
-    if inputs is None:
-        dtype = masks.provenance.input_dtype or "float32"
-        inputs = example_input(model, shape or (), dtype)
-    found = connectivity(model, masks, inputs, masks.provenance.batch_dim or 0)
-    if found.reason is not None:
-        notes.append(
-            f"Paths could not be followed through this model ({found.reason}), so a unit counts as "
-            f"dead only if it has no weight of its own: {FOLLOW}"
-        )
-    return found
 
 
 def _flops_left_out(model: nn.Module, masks: Masks, used: Mapping[str, float]) -> float:

@@ -50,8 +50,8 @@ def without_biases(model: nn.Module, params: Predicate | None) -> tuple[Predicat
     return (lambda name, module, parameter: name in weights), biases
 
 
-def check_signal(model: nn.Module, scores: Scores) -> None:
-    """Refuse scores that are zero everywhere; warn of layers whose scores are."""
+def check_signal(model: nn.Module, scores: Scores) -> list[str]:
+    """Refuse scores that are zero everywhere; warn of layers whose scores are, and name them."""
     weights = {name: score for name, score in scores.items() if is_weight(score.shape)} or scores
     silent = silent_scores(weights)
     if len(silent) == len(weights):
@@ -64,6 +64,7 @@ def check_signal(model: nn.Module, scores: Scores) -> None:
             f"the loss does not depend on {listed(silent)}: its scores are zero all over, "
             "so the layer goes first. Is it used in the loss, and is it initialised to non-zero?",
         )
+    return silent
 
 
 def _zero_weights(model: nn.Module, scores: Scores) -> str:

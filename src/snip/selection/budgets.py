@@ -21,7 +21,7 @@ def checked_sparsity(sparsity: float) -> float:
     if isinstance(sparsity, bool) or not isinstance(sparsity, Real):
         raise KindError(f"sparsity is {sparsity!r}: give a number such as 0.95.")
     sparsity = float(sparsity)
-    if 1 < sparsity <= 100:
+    if 10 <= sparsity <= 100:  # 1.5 may be a slip of another kind
         raise InputError(
             f"sparsity is {sparsity:g}: it is the fraction removed, not a percentage; "
             f"write {sparsity / 100:g}."

@@ -16,6 +16,7 @@ from snip.anatomy.normed import stored_parameter
 from snip.anatomy.parameters import is_conv1d, unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
+from snip.paths.learned import LearnedOutputs
 from snip.selection.functions import watched_functions
 
 Uses = dict[str, float]
@@ -36,6 +37,7 @@ class UseCounter:
         self._running = False  # whether the whole model's forward is
         self._inside = 0  # how many of the layers that are counted whole are at work
         self.call: Call | None = None  # what the whole model was first called with
+        self.learned = LearnedOutputs()
 
     @property
     def uses(self) -> Uses:
@@ -61,6 +63,7 @@ class UseCounter:
     def end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """After the whole model's forward: what a loss computes with weights is not its cost."""
         self._running = False
+        self.learned.watch(output)
 
     def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Before a layer's forward: what it computes is counted when it is done."""

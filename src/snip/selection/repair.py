@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-import torch
 from torch import nn
 
 from snip.anatomy.calling import Call
@@ -14,7 +13,8 @@ from snip.anatomy.packed import packed_parts
 from snip.anatomy.parameters import is_weight
 from snip.common.errors import InputError, listed, warn
 from snip.masks import Masks, empty_layers
-from snip.paths.reach import Follow, following
+from snip.paths.learned import LearnedOutputs
+from snip.paths.reach import Follow, Reach, cut_inputs, following, unpruned
 
 # Floors to try first: parts of what a layer would keep if all were equally sparse. They change
 # little, and a tenth is often enough. Where outputs stay unreached, "erk" gives small layers more.
@@ -34,55 +34,66 @@ def with_a_path(
     *,
     repair: bool,
     batch_dim: int = 0,
+    learned: LearnedOutputs | None = None,
+    silent: Sequence[str] = (),
 ) -> Masks:
     """The masks, or with `repair` others if no path is left; a warning says what was done.
 
-    `call` is what the model was called with; `select(floor=...)` selects again. A network without
-    a path computes a constant, and hours of training would be lost. It is repaired and not
-    refused, because the repaired masks keep as many connections as were asked for, and a script
-    that tries many sparsities goes on. Outputs that no input reaches are repaired if a floor
-    reaches them all. Whoever chose a floor or a scope is told what would help. Every network is
-    followed: layers that keep thousands of connections may still fail to meet.
+    `call` is what the model was called with, `learned` knows on which outputs the loss depends, and
+    `select(floor=...)` selects again. A network without a path computes a constant, and hours of
+    training would be lost. It is repaired and not refused, because the repaired masks keep as many
+    connections as were asked for, and a script that tries many sparsities goes on.
+    Outputs that no input reaches are repaired if a floor reaches them all. Whoever chose a floor or
+    a scope is told what would help. Every network is followed: layers that keep thousands of
+    connections may still fail to meet. Of `silent` layers, on which the loss does not depend, the
+    user has heard already.
     """
     if call is None:
-        _warn_of_empty(model, masks, bypassed=False)
+        _warn_of_empty(model, masks, silent, bypassed=False)
         return masks
-    with following(model, call, batch_dim) as follow:
+    with following(model, call, batch_dim, learned) as follow:
         found = follow(masks)
-        if found is None or found.reached == found.outputs:
-            _warn_of_empty(model, masks, bypassed=found is not None)
+        wanted = _wanted(follow, masks, found)
+        if found is None or not wanted:  # the probe knows nothing of this model
+            _warn_of_empty(model, masks, silent, bypassed=False)
             return masks
-        unpruned = follow(Masks({name: torch.ones_like(mask) for name, mask in masks.items()}))
-        wanted = 0 if unpruned is None else unpruned.reached
-        if found.reached >= wanted:  # if none are wanted, the probe knows nothing of this model
-            _warn_of_empty(model, masks, bypassed=wanted > 0)
-            return masks
-        better = _repaired(model, masks, _Search(follow, wanted, found.reached), select, repair)
-    if better is masks and found.reached:
-        _warn_of_empty(model, masks, bypassed=True)
+        better = masks
+        if found.reached < wanted:
+            better = _repaired(model, masks, _Search(follow, wanted, found.reached), select, repair)
+            if better is masks and not found.reached:
+                return masks
+        if not empty_layers(better, packed_parts(model)):
+            return better
+        cut = cut_inputs(follow, model, call, better)
+        if cut:
+            return _repaired(model, better, _Search(follow, wanted, wanted, cut), select, repair)
+    if better is masks:
+        _warn_of_empty(model, masks, silent, bypassed=True)
     return better
+
+
+def _wanted(follow: Follow, masks: Masks, found: Reach | None) -> int:
+    """How many outputs the input reaches in the model without masks, which need not be all."""
+    if found is None or found.reached == found.outputs:
+        return 0 if found is None else found.reached
+    whole = follow(unpruned(masks))
+    return 0 if whole is None else whole.reached
 
 
 def _repaired(
     model: nn.Module, masks: Masks, search: _Search, select: Select | None, repair: bool
 ) -> Masks:
     """The masks or, if that is allowed, those of a cure; a warning names only what was tried."""
-    lost = f"{_left(model, masks)}, and no path leads from the input to the output: "
-    cannot = "the network cannot learn. "
-    if search.before:
-        lost = (
-            f"{search.wanted - search.before:,} of {search.wanted:,} outputs are not reached by "
-            f"any input at sparsity {masks.sparsity:.4g} and can only be constants: "
-        )
-        cannot = "the network cannot learn them. "
+    lost, cannot = _lost(model, masks, search)
     cure = search.among(_cures(masks, select))
-    failed = "; ".join(search.failed)
+    vain = f" Tried in vain: {'; '.join(search.failed)}." if search.failed else ""
     if cure is None:
-        warn(f"{lost}{cannot}{f'Tried in vain: {failed}.' * bool(failed)}")
+        warn(f"{lost}{cannot}{vain}")
         return masks
     settings, other = cure
     some = bool(search.before) or search.most < search.wanted
     to = f" to {search.most:,} of {search.wanted:,} outputs" if some else ""
+    to = " from every input" if search.inputs else to
     # An output more or less is no reason to leave the ranking that was asked for altogether.
     if repair and "sparsity" not in settings and (not search.before or "floor" in settings):
         warn(
@@ -90,17 +101,35 @@ def _repaired(
             f"a path{to}. floor=0 prunes without this."
         )
         return other
-    also = f", with one{to}" if some else ""
-    vain = f" ({failed} in vain)" if failed else ""
-    warn(f"{lost}{cannot}{_written(settings)} leaves a path: it was tried{also}{vain}.")
+    warn(f"{lost}{cannot} With {_written(settings)} a path{to} is left: that was tried.{vain}")
     return masks
+
+
+def _lost(model: nn.Module, masks: Masks, search: _Search) -> tuple[str, str]:
+    """What the masks lose, and what that means for the network."""
+    if search.inputs:
+        many = len(search.inputs) > 1
+        return (
+            f"{_left(model, masks)}, and nothing of the input{'s' * many} {listed(search.inputs)} "
+            "reaches the output: "
+        ), f"the network cannot learn from {'them' if many else 'it'}."
+    if search.before:
+        return (
+            f"{search.wanted - search.before:,} of {search.wanted:,} outputs are not reached by "
+            f"any input at sparsity {masks.sparsity:.4g} and can only be constants: "
+        ), "the network cannot learn them."
+    lost = f"{_left(model, masks)}, and no path leads from the input to the output: "
+    return lost, "the network cannot learn."
 
 
 class _Search:
     """Looks for masks with which the input reaches all outputs that it reaches in the model."""
 
-    def __init__(self, follow: Follow, wanted: int, before: int) -> None:
+    def __init__(
+        self, follow: Follow, wanted: int, before: int, inputs: Sequence[str] = ()
+    ) -> None:
         self.follow, self.wanted, self.before = follow, wanted, before
+        self.inputs = inputs  # arguments that reach no output, and should
         self.most = 0  # how many outputs the best masks reach
         self.failed: list[str] = []  # what did not help, as a user would write it
 
@@ -111,8 +140,7 @@ class _Search:
             # More connections are only tried where the network would be worth nothing without.
             if "sparsity" in cure[0] and (best is not None or self.before):
                 break
-            found = self.follow(cure[1])
-            reached = 0 if found is None else found.reached
+            reached = self._reached(cure[1])
             if reached >= self.wanted or (reached > self.most and not self.before):
                 best, self.most = cure, reached
             else:
@@ -120,6 +148,12 @@ class _Search:
             if reached >= self.wanted:
                 break
         return best
+
+    def _reached(self, masks: Masks) -> int:
+        """How many outputs are reached; none if one of the inputs still reaches nothing."""
+        found = [self.follow(masks), *(self.follow(masks, only=name) for name in self.inputs)]
+        counts = [0 if x is None else x.reached for x in found]
+        return counts[0] if all(counts) else 0
 
 
 def _cures(masks: Masks, select: Select | None) -> Iterator[Cure]:
@@ -157,12 +191,15 @@ def _nearly_empty(masks: Masks) -> list[str]:
     ]
 
 
-def _warn_of_empty(model: nn.Module, masks: Masks, *, bypassed: bool) -> None:
-    if empty_layers(masks, packed_parts(model)):
+def _warn_of_empty(
+    model: nn.Module, masks: Masks, silent: Sequence[str], *, bypassed: bool
+) -> None:
+    empty = [name for name in empty_layers(masks, packed_parts(model)) if name not in silent]
+    if empty:
         how = "passes by another way" if bypassed else "ends there unless a shortcut passes it by"
         warn(
-            f"{_left(model, masks)}: the signal {how}. scope='global' with a floor=... keeps some "
-            "of every layer."
+            f"nothing is left of {listed(empty)} at sparsity {masks.sparsity:.4g}: the signal "
+            f"{how}. scope='global' with a floor=... keeps some of every layer."
         )
 
 

@@ -175,7 +175,10 @@ def _with_floor(
         short = [layer for layer, names in free.items() if _count(ranked, names) < floors[layer]]
         if not short:
             parts = fixed | ranked
-            return {n: torch.cat([parts[x] for x in part_names(n, packed)]) for n in whole}
+            return {
+                n: torch.cat([parts[x] for x in part_names(n, packed)]) if n in packed else parts[n]
+                for n in whole
+            }
         # A layer that falls short gets its floor and leaves the race; what it takes may push
         # another layer below its own, so rank the rest again.
         for layer in short:

@@ -44,11 +44,11 @@ def keep_top(
     `within` restricts the choice to the positions that are True in it. With `costs`, the cost of
     one element of each tensor, `kept` is what the kept elements may cost together.
     """
-    wide = (
-        torch.float64 if any(s.dtype == torch.float64 for s in scores.values()) else torch.float32
-    )
+    double = any(score.dtype == torch.float64 for score in scores.values())
+    wide = torch.float64 if double else torch.float32
     prices = {name: costs[name] if costs else 1 for name in scores}
-    race = _Race(scores, within or {}, prices, wide)
+    # Scores may belong to a graph; the threads below do not know of a `no_grad` around this call.
+    race = _Race({n: score.detach() for n, score in scores.items()}, within or {}, prices, wide)
     if race.total_cost() <= kept:
         return {name: race.allowed(name).clone() for name in scores}
     if kept <= 0:

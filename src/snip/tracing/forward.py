@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import os
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.fx.proxy import TraceError
 from torch.utils import _pytree as pytree
 
 from snip.anatomy.calling import arguments, copied, doubled
@@ -20,6 +23,7 @@ from snip.tracing.operations import UNKNOWN, operation
 from snip.tracing.tracer import CarefulTracer, Leaf
 
 TENSOR_ATTRIBUTES = ("T", "H", "mT", "mH", "data", "real", "imag")
+TORCH = os.path.dirname(torch.__file__)
 
 
 class UntraceableError(Exception):
@@ -47,13 +51,16 @@ def trace(
     and the random state are left exactly as they were.
     """
     args, kwargs = arguments(model, inputs)
+    try:
+        bound = inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise UntraceableError(f"TypeError: {first_line(error)}") from error
     with undisturbed(model) as before:
         try:
-            bound = inspect.signature(model.forward).bind(*args, **kwargs)
             tracer = CarefulTracer(bound, buffers=buffers, leaf=leaf)
             graph = tracer.trace(model)
         except Exception as error:  # what a user's forward may raise has no common kind
-            raise UntraceableError(f"{type(error).__name__}: {first_line(error)}") from error
+            raise UntraceableError(_why(error)) from error
         if before.has_drawn():
             raise UntraceableError("its forward draws random numbers that a graph would repeat")
         writes = tuple(before.changes())
@@ -106,6 +113,20 @@ class Run(fx.Interpreter):
     def fetch_attr(self, target: str) -> Any:
         """An attribute of the model, or a constant of the graph."""
         return self.constants[target] if target in self.constants else super().fetch_attr(target)
+
+
+def _why(error: Exception) -> str:
+    """Why a forward could not be followed, with the line of it that was the last to run.
+
+    Errors of these kinds come where a stand-in is asked for what only a real input has, and they
+    speak of the stand-in.
+    """
+    if not isinstance(error, (TypeError, RuntimeError, TraceError)):
+        return f"{type(error).__name__}: {first_line(error)}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.name == "forward" and not f.filename.startswith(TORCH)]
+    line = f", at {own[-1].line!r}" if own and own[-1].line else ""
+    return f"its forward depends on values or sizes of its input{line}"
 
 
 def called(node: fx.Node, model: nn.Module) -> nn.Module | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from snip.common.errors import InputError
 from snip.engine.fused.program import Program
+from snip.engine.once import once_differentiable
 
 
 def differentiable(program: Program, x: torch.Tensor) -> torch.Tensor:
@@ -25,7 +25,7 @@ class _Network(torch.autograd.Function):
     def forward(
         ctx: Any, x: torch.Tensor, program: Program, *parameters: torch.Tensor
     ) -> torch.Tensor:
-        y, saved = program.native.training_forward(x)
+        y, saved = program.native.training_forward(x, program.memory)
         ctx.program = program
         # Each forward saves memory of its own, so that any number of them may wait for a backward
         # pass. The parameters are saved for autograd to notice if they are changed until then.
@@ -33,16 +33,21 @@ class _Network(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
-        program, (saved, *parameters) = ctx.program, ctx.saved_tensors
-        if not program.reads(parameters):
-            raise InputError(
-                "a parameter got other memory (p.data = ..., .to(...)) between the forward and the "
-                "backward pass: call the network again, then backward."
-            )
-        gradients = program.native.backward(saved, dy.resolve_neg().contiguous())
-        return None, None, *program.parameter_gradients(gradients)
+        return (_refusing if torch.is_grad_enabled() else _gradients)(ctx, dy)
 
 
+def _gradients(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
+    program, (saved, *parameters) = ctx.program, ctx.saved_tensors
+    if not program.reads(parameters):
+        raise InputError(
+            "a parameter got other memory (p.data = ..., .to(...)) between the forward and the "
+            "backward pass: call the network again, then backward."
+        )
+    gradients = program.native.backward(saved, dy.resolve_neg().contiguous())
+    return None, None, *program.parameter_gradients(gradients)
+
+
+# With `create_graph` only: torch's refusal of second derivatives takes time in every step.
+_refusing: Any = once_differentiable(_gradients)
 _apply: Any = super(torch.autograd.Function, _Network).apply

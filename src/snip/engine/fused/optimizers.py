@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -24,16 +24,16 @@ from snip.engine.fused.update import RULES, Update
 from snip.engine.layers import optimizer_state
 from snip.masks.holding import after_step
 
-# The parameters of straight networks that were trained so far, by their id, and the optimisers that
-# were found to have some of them.
-_trained: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
+STRAIGHT = "_snip_straight"  # on a parameter: it is one of a straight network that was trained
+# The optimisers that were found to have some of those.
 _updates: WeakKeyDictionary[torch.optim.Optimizer, Update] = WeakKeyDictionary()
 
 
 def step_natively(parameters: Iterable[nn.Parameter]) -> None:
     """From now on, take the steps of optimisers that train these parameters."""
     _watch_optimizers()
-    _trained.update({id(p): p for p in parameters})
+    for p in parameters:  # a mark, as torch cannot swap a parameter that has weak references
+        setattr(p, STRAIGHT, True)
 
 
 @cache
@@ -43,8 +43,8 @@ def _watch_optimizers() -> None:
 
 def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
     """Take the step if it can be taken natively; None otherwise."""
-    if type(optimizer) not in RULES or len(args) > 1 or kwargs:  # a closure computes gradients yet
-        return None
+    if type(optimizer) not in RULES or len(args) > 1 or kwargs:
+        return None  # A closure has yet to compute the gradients.
     if torch.compiler.is_compiling() or is_watched(optimizer):
         return None
     update = _update_of(optimizer)
@@ -63,9 +63,9 @@ def is_watched(optimizer: torch.optim.Optimizer) -> bool:
     watched: Any = optimizer
     if watched._optimizer_step_pre_hooks or watched._optimizer_step_post_hooks:
         return True
-    hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
-    if any(hook not in OURS for hook in hooks):
-        return True
+    for hooks in (_global_optimizer_pre_hooks, _global_optimizer_post_hooks):
+        if any(hook not in OURS for hook in hooks.values()):
+            return True
     return getattr(watched, "found_inf", None) is not None  # torch.amp.GradScaler
 
 
@@ -73,7 +73,7 @@ def _update_of(optimizer: torch.optim.Optimizer) -> Update | None:
     found = _updates.get(optimizer)
     if found is None:
         parameters = (p for group in optimizer.param_groups for p in group["params"])
-        if any(_trained.get(id(p)) is p for p in parameters):
+        if any(hasattr(p, STRAIGHT) for p in parameters):
             found = _updates[optimizer] = Update(RULES[type(optimizer)])
     return found
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from snip.engine.fused.optimizers import step_natively
 from snip.engine.fused.stages import Stage
-from snip.engine.kernels.memory import memory_of, pointer
+from snip.engine.kernels.memory import Reused, memory_of, pointer
 from snip.engine.kernels.straight import (
     CONV,
     LINEAR,
@@ -36,6 +36,7 @@ class Program:
         stages: tuple[Stage, ...],
         in_shape: tuple[int, ...],
         lanes: int,
+        memory: Reused,
         *,
         training: bool,
     ) -> None:
@@ -43,7 +44,7 @@ class Program:
         self.places: dict[nn.Parameter, int] = {}  # each trained parameter's place in the gradient
         self._pieces: list[int] = []  # lengths in the gradient: of each parameter and of each gap
         self._piece: list[int | None] = []  # which of them is each parameter's (None: not trained)
-        self._training = training
+        self._training, self.memory = training, memory
         self._links: list[tuple[nn.Module, str, str, Any]] = []  # modules and parameters in place
         self._alive: list[Any] = []  # keeps the memory that the structs point to
         self._gradients, self._lanes, self._shape = 0, lanes, in_shape

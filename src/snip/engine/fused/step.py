@@ -60,7 +60,8 @@ def training_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> TakeSte
     """A function that takes one step of cross-entropy: step(images, labels) -> (loss, wrong).
 
     For an accelerated network whose layers follow one another in a line, forward, loss, backward
-    and SGD's update are two native calls; torch computes anything else, with the same result.
+    and the update of SGD, Adam or AdamW are two native calls; torch computes anything else, with
+    the same result.
     """
     own = set(model.parameters())
     if not any(p in own for group in optimizer.param_groups for p in group["params"]):

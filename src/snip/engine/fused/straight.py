@@ -13,7 +13,7 @@ from snip.engine.fused.node import differentiable
 from snip.engine.fused.program import Program
 from snip.engine.fused.stages import Stage
 from snip.engine.kernels.library import vector_floats
-from snip.engine.kernels.memory import readable
+from snip.engine.kernels.memory import Reused, readable
 from snip.engine.layers.layouts import FEW_IMAGES
 
 LINEAR_LANES = 64  # at most: the sums of linear layers then leave some vector registers free
@@ -25,6 +25,7 @@ class Straight:
 
     def __init__(self, stages: tuple[Stage, ...], rank: int) -> None:
         self.stages, self.rank = stages, rank
+        self._memory = Reused()  # of all programs: mostly one of them trains
         self._programs: dict[tuple[Any, ...], Program] = {}
         # By whether it trains: the shape of the last input, and its program.
         self._last: dict[bool, tuple[torch.Size, Program]] = {}
@@ -68,7 +69,8 @@ class Straight:
         found = self._programs.get(key)
         if found is None or not found.holds():
             try:
-                found = Program(root, self.stages, tuple(shape[1:]), key[1], training=training)
+                made = (root, self.stages, tuple(shape[1:]), key[1], self._memory)
+                found = Program(*made, training=training)
             except ValueError:  # the user's forward will say what is wrong, if anything is
                 return None
             if key not in self._programs and len(self._programs) >= MOST_PROGRAMS:

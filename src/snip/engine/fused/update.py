@@ -17,7 +17,7 @@ from snip.engine.kernels.update import AdamParameterStruct, ParameterStruct, nat
 
 Group = dict[str, Any]
 Settings = tuple[Any, ...]
-Entry = tuple[Settings, list[Any]]  # a parameter with its state, None where torch has none yet
+MOST = 1 << 18  # numbers in an optimiser's parameters: beyond, torch's threads are faster
 GradientOf = Callable[[nn.Parameter], torch.Tensor | None]
 
 
@@ -44,7 +44,8 @@ def _sgd(group: Group) -> Settings | None:
 def _adam(group: Group) -> Settings | None:
     if group["amsgrad"] or group["maximize"] or group["differentiable"] or group["capturable"]:
         return None
-    decay, decoupled = group["weight_decay"], group["decoupled_weight_decay"]
+    # Before torch 2.7 groups do not say which of the two decays they mean: torch takes those steps.
+    decay, decoupled = group["weight_decay"], group.get("decoupled_weight_decay")
     return group["lr"], *group["betas"], group["eps"], decay, decoupled
 
 
@@ -62,7 +63,9 @@ class Update:
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
-        self._key: list[Any] = []  # settings and tensors that the structs were made for
+        self._key: list[Any] = []  # settings, parameters and states that the structs were made for
+        self._refused: list[Any] = []  # those that could not be prepared last
+        self._states: list[tuple[Any, str, Any]] = []  # a state, a name, and the tensor found there
         self._tensors: list[torch.Tensor] = []  # parameters and their state, which it writes
         self._memory: list[Any] = []  # where they were
         self._shapes: list[torch.Size] = []
@@ -75,34 +78,41 @@ class Update:
         So it is with settings and tensors that the native update does not know, and in the first
         step, in which torch makes the optimiser's state.
         """
-        entries, key, gradients = list[Entry](), list[Any](), list[torch.Tensor]()
+        settings, parameters = list[Settings](), list[nn.Parameter]()
+        gradients: list[torch.Tensor] = []
         for group in optimizer.param_groups:
-            settings = self._rule.settings(group)
-            if settings is None:
+            own = self._rule.settings(group)
+            if own is None:
                 return False
-            names = self._rule.names(settings)
             for p in group["params"]:
                 gradient = gradient_of(p)
                 if gradient is not None:
-                    state = optimizer.state.get(p, {})
-                    tensors = [p, *[state.get(name) for name in names]]
-                    entries.append((settings, tensors))
-                    key.append((settings, *map(id, tensors)))
+                    settings.append(own)
+                    parameters.append(p)
                     gradients.append(gradient)
+        if not gradients:
+            return False
+        states = optimizer.state
+        key = [*settings, *map(id, parameters), *map(id, states), *map(id, states.values())]
+        if key == self._refused:
+            return False
+        if key != self._key or self._has_moved():
+            try:
+                self._prepare(settings, parameters, states)
+            except InputError:
+                self._refused = key
+                return False
+            self._key = key
         try:
-            if key != self._key or [memory_of(t) for t in self._tensors] != self._memory:
-                self._prepare(entries)
-                self._key = key
             shaped = zip(gradients, self._shapes, strict=True)
             addresses: list[Any] = [pointer(g, shape, "a gradient") for g, shape in shaped]
-            first = min(addresses, default=0)
+            first = min(addresses)
             self._place([address - first for address in addresses])
         except InputError:  # torch computes with such tensors, or says what is wrong with them
             return False
-        if addresses:
-            native_update(self._rule.kernel, self._structs, first)
-            # What autograd saved of them is not valid any more.
-            torch.autograd.graph.increment_version(self._tensors)
+        native_update(self._rule.kernel, self._structs, first)
+        # What autograd saved of them is not valid any more.
+        torch.autograd.graph.increment_version(self._tensors)
         return True
 
     def _place(self, apart: list[int]) -> None:
@@ -116,16 +126,33 @@ class Update:
             struct.offset = distance // 4
         self._apart = apart
 
-    def _prepare(self, entries: Sequence[Entry]) -> None:
+    def _has_moved(self) -> bool:
+        """Whether a tensor that it writes was replaced, or got other memory."""
+        for state, name, tensor in self._states:  # a plain loop: this runs in every step
+            if state.get(name) is not tensor:
+                return True
+        return [memory_of(t) for t in self._tensors] != self._memory
+
+    def _prepare(
+        self, settings: Sequence[Settings], parameters: Sequence[nn.Parameter], states: Any
+    ) -> None:
         """Point the structs to these tensors; InputError if the native update cannot take them."""
-        self._key, self._apart = [], []
-        tensors: list[Any] = [t for _, entry in entries for t in entry]
+        self._key, self._apart, self._states = [], [], []
+        entries: list[list[Any]] = []
+        for own, p in zip(settings, parameters, strict=True):
+            state = states.get(p, {})
+            kept = [(state, name, state.get(name)) for name in self._rule.names(own)]
+            self._states += kept
+            entries.append([p, *(tensor for _, _, tensor in kept)])
+        tensors: list[Any] = [t for entry in entries for t in entry]
         if not all(isinstance(t, torch.Tensor) and not t.is_inference() for t in tensors):
             raise InputError("an optimiser has no state yet, or one that cannot be written")
+        if sum(p.numel() for p in parameters) > MOST:
+            raise InputError("so many numbers are faster on torch's threads")
         _check_apart(tensors)
-        made = [self._struct(settings, entry) for settings, entry in entries]
+        made = list(map(self._struct, settings, entries))
         self._structs = (self._rule.struct * len(made))(*made)
-        self._shapes = [entry[0].shape for _, entry in entries]
+        self._shapes = [p.shape for p in parameters]
         self._tensors, self._memory = tensors, [memory_of(t) for t in tensors]
 
     def _struct(self, settings: Settings, tensors: list[Any]) -> ctypes.Structure:

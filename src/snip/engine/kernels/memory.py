@@ -1,5 +1,8 @@
 """Tensors for kernels: making them, and checking those whose address a kernel is given."""
 
+import weakref
+
+import numpy as np
 import torch
 
 from snip.common.errors import InputError
@@ -8,6 +11,7 @@ from snip.engine.kernels.library import library
 SPARSE_LAYOUTS = (
     *(torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc),
 )
+CPU = torch.device("cpu")
 HUGE = 4 << 20  # bytes from which a tensor is worth huge pages
 
 
@@ -16,8 +20,8 @@ def empty(*shape: int) -> torch.Tensor:
 
     A large one is put in huge pages, because touching small pages for the first time is slow.
     """
-    tensor = torch.empty(shape, dtype=torch.float32, device="cpu")
-    if 4 * tensor.numel() >= HUGE:
+    tensor = torch.empty(shape, dtype=torch.float32, device=CPU)
+    if tensor.nbytes >= HUGE:
         library().snip_prefer_huge_pages(tensor.data_ptr(), tensor.nbytes)
     return tensor
 
@@ -30,6 +34,32 @@ def made(*shape: int) -> tuple[torch.Tensor, int]:
     return tensor, tensor.data_ptr()
 
 
+class Reused:
+    """Memory that a new tensor takes over from the last one, once nobody has that any more.
+
+    An allocator hands out other memory in every step, which no cache has, and pages that the
+    system has to clear first.
+    """
+
+    def __init__(self) -> None:
+        # The memory, and the view of it that the last tensor holds on to as long as it, another
+        # tensor in its memory or a graph lives. One pair, or as many as threads ask at a time.
+        self._pairs: list[tuple[np.ndarray, weakref.ref[np.ndarray]]] = []
+
+    def made(self, *shape: int) -> tuple[torch.Tensor, int]:
+        """A tensor with anything in it, and its address."""
+        try:
+            array, last = self._pairs.pop()  # so that no other thread finds it now
+        except IndexError:
+            array, last = made(*shape)[0].numpy(), None
+        if array.shape != shape or (last is not None and last() is not None):
+            array = made(*shape)[0].numpy()
+        view = array.view()
+        tensor = torch.from_numpy(view)
+        self._pairs.append((array, weakref.ref(view)))
+        return tensor, tensor.data_ptr()
+
+
 def pointer(
     tensor: torch.Tensor | None,
     shape: tuple[int, ...],
@@ -40,7 +70,7 @@ def pointer(
 ) -> int | None:
     """Address of a tensor that a kernel takes for contiguous memory of this shape and type.
 
-    Every address of a tensor that a kernel gets comes from here or from `made`. With `rows`, only
+    Every address of a tensor that a kernel gets comes from here or from a `made`. With `rows`, only
     each row of a matrix must be contiguous. None becomes a null pointer; anything else raises
     InputError.
     """
@@ -70,7 +100,7 @@ def readable(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
     """
     if tensor.dtype is not dtype or tensor.layout is not torch.strided or tensor.is_neg():
         return False
-    return _storage_device(tensor) == "cpu"
+    return _storage_device(tensor) == CPU
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -81,7 +111,8 @@ def is_fake(tensor: torch.Tensor) -> bool:
     """
     if tensor.layout in SPARSE_LAYOUTS:  # torch says what it cannot do with them
         return False
-    return _storage_device(tensor) != tensor.device.type
+    device = _storage_device(tensor)
+    return device is None or device.type != tensor.device.type
 
 
 def memory_of(tensor: torch.Tensor) -> tuple[object, ...]:
@@ -95,10 +126,10 @@ def memory_of(tensor: torch.Tensor) -> tuple[object, ...]:
     )
 
 
-def _storage_device(tensor: torch.Tensor) -> str | None:
+def _storage_device(tensor: torch.Tensor) -> torch.device | None:
     """Where the tensor's numbers are; None if it has no storage."""
     try:
-        return tensor.untyped_storage().device.type
+        return tensor.untyped_storage().device
     except NotImplementedError:
         return None
 

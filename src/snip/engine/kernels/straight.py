@@ -11,7 +11,7 @@ import torch
 from snip.common.errors import InputError
 from snip.engine.kernels.constants import CONV, LINEAR, MAX_POOL, MOST_LAYERS, RECTIFIER
 from snip.engine.kernels.library import kernel
-from snip.engine.kernels.memory import empty, made, pointer
+from snip.engine.kernels.memory import Reused, empty, made, pointer
 from snip.engine.kernels.structs import LayerStruct, NetworkStruct, OutcomeStruct
 
 __all__ = [
@@ -54,11 +54,13 @@ class NativeNetwork:
         kernel("network_forward")(self._struct, self.pointer(x), at, batch, torch.get_num_threads())
         return y
 
-    def training_forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same y, and what `backward` reads again."""
+    def training_forward(
+        self, x: torch.Tensor, memory: Reused
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same y, and what `backward` reads again, which is put into `memory`."""
         batch = x.shape[0]
         y, at = made(batch, self.outputs)
-        saved, saved_at = made(self.parts(batch), self._room)
+        saved, saved_at = memory.made(self.parts(batch), self._room)
         kernel("network_training_forward")(
             *(self._struct, self.pointer(x), at, saved_at, batch, torch.get_num_threads())
         )

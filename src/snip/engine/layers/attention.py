@@ -24,7 +24,7 @@ class SparseAttention(PackedModule):
     """
 
     WEIGHTS = frozenset({"in_proj_weight"})  # of queries, keys and values, one below the other
-    BIASES = frozenset({"in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight"})
+    OPTIONAL = frozenset({"in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight"})
 
     # Settings of nn.MultiheadAttention, as it has them.
     in_proj_weight: Tensor

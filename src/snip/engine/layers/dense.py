@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.linear import pack_weights, unpack_weights
+from snip.engine.once import once_differentiable
 
 
 class DenseWeight:

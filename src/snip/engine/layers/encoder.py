@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.anatomy.calling import tensors_in
+from snip.engine.layers.packing import PackedModule
+
 
 class SteppedEncoderLayer(nn.TransformerEncoderLayer):
     """`nn.TransformerEncoderLayer` that calls its layers one by one, in inference as well.
@@ -43,12 +46,24 @@ class SteppedEncoderLayer(nn.TransformerEncoderLayer):
 class SteppedEncoder(nn.TransformerEncoder):
     """`nn.TransformerEncoder` whose first layer may have a bias of which nothing is left."""
 
+    @property
+    def use_nested_tensor(self) -> bool:
+        """Not where torch would ask None for its gradient: see `forward`."""
+        layers = [m for m in self.layers[0].modules() if isinstance(m, PackedModule)]
+        gone = any(m._parameters[name] is None for m in layers for name in m.packed)
+        return vars(self)["use_nested_tensor"] and not (gone and torch.is_grad_enabled())
+
+    @use_nested_tensor.setter
+    def use_nested_tensor(self, value: bool) -> None:
+        vars(self)["use_nested_tensor"] = value  # for the ordinary encoder
+
     def forward(self, src: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """As torch's encoder does it.
 
         Torch asks each weight of the first layer whether it requires a gradient, if gradients are
         on, and None cannot say so. Where nothing requires one they might as well be off.
         """
-        wanted = src.requires_grad or any(p.requires_grad for p in self.parameters())
+        given = tensors_in((src, args, kwargs))
+        wanted = any(tensor.requires_grad for tensor in (*given, *self.parameters()))
         with torch.set_grad_enabled(torch.is_grad_enabled() and wanted):
             return super().forward(src, *args, **kwargs)

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.autograd.function import once_differentiable
 
 from snip.engine.kernels.conversions import (
     LANES,
@@ -24,6 +23,7 @@ from snip.engine.kernels.conversions import (
     rows_to_columns,
 )
 from snip.engine.kernels.memory import readable
+from snip.engine.once import once_differentiable
 
 PLAIN, BLOCKS, COLUMNS = "plain", "blocks", "columns"
 Pair = tuple[int, int]

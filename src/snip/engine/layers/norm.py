@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from snip.engine.kernels.memory import readable
 from snip.engine.kernels.norm import norm_apply, norm_backward, norm_train
 from snip.engine.layers.conv import SparseConvolution
 from snip.engine.layers.layouts import from_blocks, from_lines, to_blocks
 from snip.engine.layers.products import After
+from snip.engine.once import once_differentiable
 
 Tensor = torch.Tensor
 

@@ -1,8 +1,12 @@
-"""Refuses the state of a dense network's optimiser, which does not fit surviving weights."""
+"""What is done before a step that trains surviving weights.
+
+The state of a dense network's optimiser, which does not fit them, is refused.
+"""
 
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -11,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from snip.common.errors import InputError
 
 WHOLE = "_snip_whole"  # on a parameter of surviving weights: the shape of all weights
-CHECKED = "_snip_checked"  # on an optimiser: the state that was looked at
+LENDERS: WeakSet[Any] = WeakSet()  # sparse layers whose `state_dict` somebody may have written to
 
 
 def mark(parameter: nn.Parameter, whole: torch.Size) -> None:
@@ -26,16 +30,41 @@ def mark(parameter: nn.Parameter, whole: torch.Size) -> None:
 _watching = False
 
 
+# Optimisers of surviving weights, each with the state that was looked at.
+checked: WeakKeyDictionary[torch.optim.Optimizer, Any] = WeakKeyDictionary()
+
+
 def before_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-    """Look at each state once: loading another one makes a new dict of it."""
+    """Take over what was written to the weights, and refuse a state that is not theirs."""
+    if torch.compiler.is_compiling():
+        from snip.engine.uncompiled import run_uncompiled
+
+        run_uncompiled(_before_step, optimizer)
+    else:
+        _before_step(optimizer)
+
+
+def _before_step(optimizer: torch.optim.Optimizer) -> None:
+    if LENDERS:
+        _take_back(optimizer)
     state = optimizer.state
-    if vars(optimizer).get(CHECKED) is state:
+    if checked.get(optimizer) is state:  # loading another one makes a new dict of it
         return
-    for parameter, own in state.items():
-        whole = getattr(parameter, WHOLE, None)
-        if whole is not None and whole != parameter.shape:
-            _check(optimizer, parameter, own, whole)
-    setattr(optimizer, CHECKED, state)
+    marked = [p for p in state if hasattr(p, WHOLE)]
+    for parameter in marked:
+        whole = getattr(parameter, WHOLE)
+        if whole != parameter.shape:
+            _check(optimizer, parameter, state[parameter], whole)
+    if marked:
+        checked[optimizer] = state
+
+
+def _take_back(optimizer: torch.optim.Optimizer) -> None:
+    """Let the layers that it trains take over what was written: the step comes after that."""
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for layer in list(LENDERS):
+        if any(id(p) in trained for p in layer.parameters(recurse=False)):
+            layer.take_back()
 
 
 def _check(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from snip.engine.kernels.index import LinearIndex
-from snip.engine.layers.optimizer_state import mark
+from snip.engine.layers.optimizer_state import LENDERS, mark
 from snip.engine.recording import refuse_recording
 from snip.masks.holding import HELD, release
 
@@ -69,7 +69,7 @@ class PackedModule(nn.Module):
     """
 
     WEIGHTS = frozenset({"weight"})  # the parameters that an ordinary layer must have,
-    BIASES = frozenset({"bias"})  # and those that it may have
+    OPTIONAL = frozenset({"bias"})  # and those that it may have
     # The attributes that are not the ordinary layer's. Its parameters and its hold on the masks
     # are not taken over: they would carry the dense weights along.
     OWN = frozenset({"_parameters", HELD, "kind", "packed", "indices", "lent", "way", "relu"})
@@ -95,13 +95,14 @@ class PackedModule(nn.Module):
 
             return run_uncompiled(partial(super().__call__, **kwargs), *args)
         refuse_recording((*args, *kwargs.values()))
-        self.take_back()
+        if self.lent:
+            self.take_back()
         return super().__call__(*args, **kwargs)
 
     @classmethod
     def covers(cls, layer: nn.Module) -> bool:
         """Whether this class can stand for a layer of the type that the table names."""
-        return cls.WEIGHTS <= layer._parameters.keys() <= cls.WEIGHTS | cls.BIASES
+        return cls.WEIGHTS <= layer._parameters.keys() <= cls.WEIGHTS | cls.OPTIONAL
 
     def ways(self) -> tuple[str, ...]:
         """The ways in which this layer can run."""
@@ -187,14 +188,16 @@ class PackedModule(nn.Module):
             values = self._parameters[name]
             if values is not None and packed.kept < packed.total:
                 self.lent[name] = whole, values.detach().clone()
+                LENDERS.add(self)
 
     def take_back(self) -> None:
         """Take over what was written into the tensors that `state_dict` gave out.
 
         Those of an ordinary layer are its parameters themselves, and averages of weights are often
-        kept by writing into them. Here they are taken over before the layer is used again, unless
-        the weights have changed since: an optimiser's step is not undone.
+        kept by writing into them. Here they are taken over before the layer is used again or an
+        optimiser trains it, unless the weights have changed since: no step is undone.
         """
+        LENDERS.discard(self)
         while self.lent:
             name, (whole, before) = self.lent.popitem()
             values, written = self._parameters[name], self.packed[name].pack(whole)

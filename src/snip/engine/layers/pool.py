@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.autograd.function import once_differentiable
 
 from snip.engine.kernels.memory import readable
 from snip.engine.kernels.pool import (
@@ -17,6 +16,7 @@ from snip.engine.kernels.pool import (
     mean_pool_backward,
 )
 from snip.engine.layers.layouts import Pair, from_blocks, pair, to_blocks
+from snip.engine.once import once_differentiable
 
 Tensor = torch.Tensor
 

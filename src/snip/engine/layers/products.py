@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from snip.engine.kernels.conv import (
     ConvIndex,
@@ -27,6 +26,7 @@ from snip.engine.kernels.memory import empty
 from snip.engine.kernels.winograd import WinogradShape, winograd_forward
 from snip.engine.layers.layouts import as_columns
 from snip.engine.layers.packing import Packed
+from snip.engine.once import once_differentiable
 
 Link = tuple[LinearIndex, bool]  # a layer's index, and whether a ReLU follows
 

@@ -21,7 +21,8 @@ Tensor = torch.Tensor
 class SparseRecurrent(PackedModule):
     """`nn.LSTM` or `nn.GRU` with only its surviving weights as parameters.
 
-    Each direction of each of its layers is one native walk over the whole sequence.
+    Each direction of each of its layers is one native walk over the whole sequence. In training,
+    `dropout` between layers zeroes other positions than torch's layer does under the same seed.
     """
 
     OWN = PackedModule.OWN | {"_flat_weights"}  # a list of the ordinary layer's parameters

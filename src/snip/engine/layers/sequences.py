@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from snip.engine.kernels.index import LinearIndex
 from snip.engine.kernels.linear import linear_backward, linear_forward
 from snip.engine.kernels.memory import empty
 from snip.engine.kernels.recurrence import gru_backward, gru_forward, lstm_backward, lstm_forward
 from snip.engine.layers.layouts import as_columns
+from snip.engine.once import once_differentiable
 
 Tensor = torch.Tensor
 Indices = tuple[LinearIndex, LinearIndex]  # of the weights from the input and from the state

@@ -37,7 +37,7 @@ SNIP_STRUCT AdamParameter {
     float *values, *mean, *square, *step;  // the state of torch.optim.Adam: step is one number
     int64_t offset, count;                 // where its gradient lies
     double lr, beta1, beta2, eps, decay;
-    int32_t decoupled;  // AdamW: the decay is none of the gradient's business
+    int32_t decoupled;  // AdamW: the decay is not added to the gradient
 };
 
 static void adam_step(const AdamParameter& p, const float* gradients) {

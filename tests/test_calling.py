@@ -1,0 +1,81 @@
+"""The tensors of whatever a user gives: found, and exchanged for others."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import snip
+from snip.anatomy.calling import copied, mapped, tensors_in
+
+ONE, TWO = torch.tensor([1.0]), torch.tensor([2.0])
+
+
+@dataclass
+class Inputs:
+    image: torch.Tensor
+    more: Any = None
+    note: Any = field(default="left alone", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    image: torch.Tensor
+
+
+def test_a_dataclass_itself_has_no_tensors():
+    assert list(tensors_in((Inputs, ONE))) == [ONE]
+    assert mapped((Inputs, ONE), torch.neg) == (Inputs, -ONE)
+
+
+@pytest.mark.parametrize("kind", ["dataclass", "list", "dict"])
+def test_what_refers_to_itself_is_looked_at_once(kind):
+    value = {"dataclass": Inputs(ONE), "list": [ONE], "dict": {"image": ONE}}[kind]
+    if kind == "dataclass":
+        value.more = [value]
+    elif kind == "list":
+        value.append((value,))
+    else:
+        value["more"] = value
+    assert list(tensors_in(value)) == [ONE]
+    found = mapped(value, torch.neg)
+    assert list(tensors_in(found)) == [-ONE]
+    inner = {"dataclass": lambda: found.more[0], "list": lambda: found[1][0]}
+    assert inner.get(kind, lambda: found["more"])() is found
+
+
+def test_the_tensors_of_a_dataclass_are_exchanged_and_it_stays_as_it_was():
+    shared = [TWO]
+    given = Inputs(ONE, {"frozen": Frozen(TWO), "lists": (shared, shared)}, note=Inputs(image=3))
+    assert list(tensors_in(given)) == [ONE, TWO, TWO, TWO]
+    found = mapped(given, torch.neg)
+    assert type(found) is Inputs
+    assert found.image == -1
+    assert found.more["frozen"] == Frozen(-TWO)
+    assert found.more["lists"] == ([-TWO], [-TWO])
+    assert found.note is given.note
+    assert (given.image, given.more["frozen"].image) == (1, 2)
+
+
+class Doubling(nn.Module):
+    """Writes into what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, given):
+        given.image.mul_(2)
+        return self.layer(given.image)
+
+
+def test_a_forward_that_writes_into_a_dataclass_leaves_the_users_alone():
+    batch = Inputs(torch.ones(5, 6))
+    Doubling()(copied(batch))
+    assert (batch.image == 1).all()
+    model = Doubling()
+    snip.prune(model, [batch], sparsity=0.5, loss_fn=lambda m, b: m(copied(b)).square().sum())
+    assert snip.accelerate(model, batch, ways={}) is not None
+    assert (batch.image == 1).all()

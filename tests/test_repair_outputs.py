@@ -1,0 +1,78 @@
+"""Outputs that the loss does not depend on are no reason to repair masks, nor to warn."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_repair import heard
+from torch import nn
+
+import snip
+
+
+class Mapped(nn.Module):
+    """Returns logits, and with them a map of its attention."""
+
+    def __init__(self, way="beside"):
+        super().__init__()
+        self.attend, self.last = nn.MultiheadAttention(16, 2, batch_first=True), nn.Linear(16, 4)
+        self.way = way
+
+    def forward(self, x):
+        y, weights = self.attend(x, x, x)
+        if self.way == "through":  # the gradient of the logits passes through the map
+            y = weights @ y
+        map_ = weights.detach() if self.way == "detached" else weights
+        return self.last((x + 1e-3 * y).mean(1)), map_
+
+
+def pruned(model, loss):
+    torch.manual_seed(0)
+    x = torch.randn(20, 12, 16)
+    return heard(lambda: snip.prune(model, x, sparsity=0.9, loss_fn=loss))
+
+
+def first_alone(model, batch):
+    return F.cross_entropy(model(batch)[0], torch.arange(20) % 4)
+
+
+def both(model, batch):
+    logits, weights = model(batch)
+    return F.cross_entropy(logits, torch.arange(20) % 4) + 1e-9 * weights.pow(2).sum()
+
+
+@pytest.mark.parametrize("way", ["beside", "through", "detached"])
+def test_a_map_that_the_loss_ignores_does_not_change_the_selection(way):
+    torch.manual_seed(0)
+    masks, said = pruned(Mapped(way), first_alone)
+    assert masks.provenance.floor == 0, said
+    assert not any("outputs are not reached" in s for s in said)
+
+
+def test_an_output_that_the_loss_depends_on_counts():
+    torch.manual_seed(0)
+    _, said = pruned(Mapped(), both)
+    assert "of 148 outputs are not reached" in said[0]
+
+
+def test_no_hook_is_left_on_a_parameter_that_a_model_returns():
+    class Own(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x), self[0].weight
+
+    model = Own(nn.Linear(16, 4))
+    pruned(model, lambda m, b: F.cross_entropy(m(b.mean(1))[0], torch.arange(20) % 4))
+    assert not model[0].weight._backward_hooks
+
+
+def test_a_branch_that_the_loss_ignores_is_warned_of_once():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.main, self.side = nn.Linear(16, 4), nn.Linear(16, 4)
+
+        def forward(self, x):
+            return self.main(x.mean(1)), self.side(x.mean(1))
+
+    _, said = pruned(Branches(), first_alone)
+    assert len(said) == 1
+    assert "the loss does not depend on 'side.weight'" in said[0]
