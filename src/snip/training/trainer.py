@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import nn
 
 from snip.anatomy.device import device_of
+from snip.anatomy.memory_format import channels_last
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import restored_modes
 from snip.data.dataset import Dataset
@@ -85,7 +86,8 @@ def train_held(
 ) -> TrainResult:
     """`train` for a caller who holds the folder's lock, and whose model holds its masks."""
     attached = nullcontext() if options.hooks is None else options.hooks.attached(unwrap(model))
-    with seeded(config.seed, device_of(model)), restored_modes(model), attached:
+    device = device_of(model)
+    with seeded(config.seed, device), restored_modes(model), channels_last(model), attached:
         session = begin(model, data, config, masks, options, lock)
         _loop(session, options)
         if session.model is not model:  # an accelerated copy was trained: its weights go back
