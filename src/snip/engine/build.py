@@ -150,7 +150,7 @@ def build_node(target: Path = NODE_LIBRARY) -> None:
         linked = Path(folder) / target.name
         _run(
             [
-                *(compiler, "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"),
+                *(compiler, "-std=c++20", "-O1", "-fPIC", "-shared", "-fvisibility=hidden"),
                 *(f'-DSNIP_ORIGIN="{node_origin()}"', f"-D_GLIBCXX_USE_CXX11_ABI={abi}"),
                 *(word for path in headers for word in ("-isystem", str(path))),
                 *(str(NODE), f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"),

@@ -41,8 +41,8 @@ class Body:
         made = extension()
         if made is None:
             return None
-        sizes = self.native.node_arguments()
-        return made.Network(*sizes, self._pieces, self._places, self._memory.room())
+        of_native = self.native.node_arguments()
+        return made.Network(*of_native, self._pieces, self._places, self._memory.room())
 
     def forward(self, x: torch.Tensor, parameters: list[nn.Parameter]) -> torch.Tensor:
         """The network's output for contiguous x, with gradients for its trained parameters."""

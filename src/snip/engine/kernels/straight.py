@@ -78,11 +78,11 @@ class NativeNetwork:
         )
         return gradients
 
-    def node_arguments(self) -> tuple[int, ...]:
-        """What the node of autograd in C++ is made of (native/torch/node.cpp)."""
+    def node_arguments(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Addresses and sizes for the node of autograd in C++ (native/torch/node.cpp)."""
         kernels = map(kernel_address, ("network_training_forward", "network_backward"))
-        sizes = (self.lanes, self._room, self.outputs, self.gradients)
-        return ctypes.addressof(self.struct), *kernels, *sizes
+        sizes = (self.lanes, self._room, self.inputs, self.outputs, self.gradients)
+        return (ctypes.addressof(self.struct), *kernels), sizes
 
     def parts(self, batch: int) -> int:
         """How many parts a batch is run in."""

@@ -118,7 +118,7 @@ constexpr int32_t DONE = 0;  // a kernel's status (errors.hpp)
 // would be a cycle that nobody collects.
 struct Network {
     uintptr_t address, forward, backward;  // of the network's struct and of the kernels
-    int64_t lanes, room, outputs, gradients;
+    int64_t lanes, room, inputs, outputs, gradients;
     std::vector<std::pair<int64_t, int64_t>> pieces;  // offset and length of each; -1: not trained
     Places places;                                    // of its parameters
     std::shared_ptr<Room> memory;
@@ -196,9 +196,10 @@ struct NetworkNode : torch::autograd::Node {
 // The network's output for x, a node of autograd behind it; None if x is not as the kernels take it.
 py::object forward(const std::shared_ptr<Network>& network, const Tensor& x,
                    const std::vector<Tensor>& parameters, py::object body) {
-    const float* from = address_of(x);
-    if (!from) return py::none();
-    int64_t batch = x.size(0);
+    HANDLE_TH_ERRORS  // what a hook on saved tensors raises, it raises here too
+        const float* from = address_of(x);
+    int64_t batch = from && x.dim() ? x.size(0) : 0;
+    if (!batch || x.numel() != batch * network->inputs) return py::none();
     Tensor y = empty({batch, network->outputs}), saved = network->memory->floats(network->floats(batch));
     float *to = y.mutable_data_ptr<float>(), *room = saved.mutable_data_ptr<float>();
     int32_t status;
@@ -218,6 +219,7 @@ py::object forward(const std::shared_ptr<Network>& network, const Tensor& x,
     for (const Tensor& parameter : parameters) node->parameters.emplace_back(parameter, false);
     torch::autograd::set_history(y, node);
     return py::cast(y);
+    END_HANDLE_TH_ERRORS_PYBIND
 }
 
 // The addresses of gradients with these shapes; None if torch has to read one of them.
@@ -239,11 +241,14 @@ PYBIND11_MODULE(_node, module) {
     py::class_<Places>(module, "Places").def(py::init<std::vector<Tensor>>()).def("are", &Places::are);
     py::class_<Room, std::shared_ptr<Room>>(module, "Room").def(py::init<uintptr_t, size_t>());
     py::class_<Network, std::shared_ptr<Network>>(module, "Network")
-        .def(py::init([](uintptr_t address, uintptr_t forward, uintptr_t backward, int64_t lanes, int64_t room,
-                         int64_t outputs, int64_t gradients, std::vector<std::pair<int64_t, int64_t>> pieces,
-                         const Places& places, std::shared_ptr<Room> memory) {
-            return std::make_shared<Network>(Network{address, forward, backward, lanes, room, outputs,
-                                                     gradients, std::move(pieces), places, std::move(memory)});
+        .def(py::init([](std::array<uintptr_t, 3> addresses, std::array<int64_t, 5> sizes,
+                         std::vector<std::pair<int64_t, int64_t>> pieces, const Places& places,
+                         std::shared_ptr<Room> memory) {
+            auto [address, forward, backward] = addresses;
+            auto [lanes, room, inputs, outputs, gradients] = sizes;
+            return std::make_shared<Network>(Network{address, forward, backward, lanes, room, inputs, outputs,
+                                                     gradients, std::move(pieces), places,
+                                                     std::move(memory)});
         }))
         .def("forward", &forward);
     module.def("addresses", &addresses);
