@@ -22,7 +22,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check src tests bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run -Werror src/snip/engine/native/*pp
+	$(BIN)/clang-format --dry-run -Werror src/snip/engine/native/*pp src/snip/engine/native/torch/*pp
 
 bench: $(READY) $(LIBRARY)
 	$(BIN)/python bench/topk.py
@@ -43,8 +43,8 @@ $(READY): pyproject.toml constraints.txt $(wildcard setup.py)
 	touch $(READY)
 
 # A library that was built from other sources than those beside it is refused, so it is built anew.
-$(LIBRARY): $(READY) $(wildcard src/snip/engine/native/*pp src/snip/engine/build.py)
+$(LIBRARY): $(READY) $(wildcard src/snip/engine/native/*pp src/snip/engine/native/torch/*pp src/snip/engine/build.py)
 	-$(BIN)/python -m snip.engine.build
 
 clean:
-	rm -rf .venv build dist src/*.egg-info $(LIBRARY)
+	rm -rf .venv build dist src/*.egg-info $(LIBRARY) src/snip/engine/_node.so

@@ -10,6 +10,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 ENGINE = Path("src/snip/engine")
+NODE = ENGINE / "native/torch/node.cpp"  # built later, where torch is
 
 
 def load_build() -> ModuleType:
@@ -48,7 +49,7 @@ setup(
         Extension(
             "snip.engine._kernels",
             sources=sorted(map(str, ENGINE.glob("native/*.cpp"))),
-            depends=sorted(map(str, ENGINE.glob("native/*.hpp"))),
+            depends=sorted(map(str, [*ENGINE.glob("native/*.hpp"), NODE])),
             optional=True,
         )
     ],

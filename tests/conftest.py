@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, register_random, settings
 # Taken away here, before typer and rich are imported: they look once.
 for _name in (
     "COLUMNS", "LINES", "TERMINAL_WIDTH", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "CLICOLOR_FORCE",
-    "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "SNIP_KERNELS",
+    "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "SNIP_KERNELS", "SNIP_NODE",
     "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY",
 ):  # fmt: skip
     os.environ.pop(_name, None)
@@ -70,3 +70,18 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SNIP_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(params=["C++", "Python"])
+def node(request, monkeypatch):
+    """The test runs twice: with the node of autograd in C++, if it was built, and in Python."""
+    from snip.engine.kernels.extension import extension, forget_extension
+
+    if request.param == "Python":
+        monkeypatch.setenv("SNIP_NODE", "python")
+    forget_extension()
+    if request.param == "C++" and extension() is None:
+        pytest.skip("no node was built for this torch: python -m snip.engine.build")
+    yield request.param
+    monkeypatch.undo()
+    forget_extension()

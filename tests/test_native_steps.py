@@ -14,7 +14,10 @@ import snip
 from snip.engine.fused import update
 from snip.engine.kernels.library import available
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = [
+    pytest.mark.skipif(not available(), reason="no native kernels on this machine"),
+    pytest.mark.usefixtures("node"),
+]
 
 KINDS = [
     (torch.optim.SGD, {"lr": 0.1}),

@@ -17,7 +17,10 @@ import snip
 from snip.common.errors import InputError
 from snip.engine.kernels.library import available
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = [
+    pytest.mark.skipif(not available(), reason="no native kernels on this machine"),
+    pytest.mark.usefixtures("node"),
+]
 
 OPTIMIZERS = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=5e-4),

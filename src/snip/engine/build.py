@@ -1,7 +1,9 @@
 """Compiles the native kernels; needs only Python and a C++ compiler, so that setup.py can use it.
 
 The library has a plain C interface, loaded with ctypes: it links neither Python nor torch, so one
-binary serves every version of both, and building it needs neither.
+binary serves every version of both, and building it needs neither. A second, small library is the
+node of autograd around the kernels: it serves one version of both, and Python does its work where
+it is missing, in more time.
 """
 
 import hashlib
@@ -11,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +23,8 @@ NATIVE = Path(__file__).parent / "native"
 SEAL = b"snip"
 LIBRARY = Path(__file__).with_name("_kernels.so")
 KERNELS = NATIVE / "kernels.cpp"  # compiled once per instruction set
+NODE = NATIVE / "torch" / "node.cpp"
+NODE_LIBRARY = Path(__file__).with_name("_node.so")
 
 # Not -march=native: the binary picks its instruction set where it runs, not where it was built.
 COMMON = ("-std=c++17", "-fPIC", "-Wall", "-Wextra", "-pthread")
@@ -39,9 +44,9 @@ def find_compiler() -> str | None:
     return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
-def digest() -> str | None:
+def digest(folder: Path = NATIVE) -> str | None:
     """Fingerprint of the native sources; None where they are not installed."""
-    sources = sorted(path for path in NATIVE.glob("*") if path.suffix in (".cpp", ".hpp"))
+    sources = sorted(path for path in folder.glob("*") if path.suffix in (".cpp", ".hpp"))
     if not sources:
         return None
     found = hashlib.sha256()
@@ -118,11 +123,50 @@ def build_library(target: Path = LIBRARY, *, version: str = "") -> None:
         objects = compile_objects(Path(folder), compiler, version=version)
         linked = Path(folder) / target.name
         _run([compiler, "-shared", "-pthread", *map(str, objects), "-o", str(linked)])
-        seal(linked)
-        # Beside the target first: replacing the file keeps a process that has it mapped alive.
-        staged = target.with_suffix(".new")
-        shutil.copy(linked, staged)
-        os.replace(staged, target)
+        _install(linked, target)
+
+
+def node_origin() -> str:
+    """The sources, torch and Python that the node is built from and for, as it says in its file."""
+    import torch  # here, as the kernels are built without it
+
+    python = sysconfig.get_config_var("SOABI")
+    return f"snip's node {digest(NODE.parent)} for torch {torch.__version__} and {python}."
+
+
+def build_node(target: Path = NODE_LIBRARY) -> None:
+    """Compile the node of autograd for the torch and Python that run this; OSError if that fails.
+
+    It needs the headers of both, and torch's are those of the version it was written for.
+    """
+    compiler = find_compiler()
+    if compiler is None or not NODE.exists():
+        raise OSError("no C++ compiler found, or no sources installed")
+    import torch
+
+    root, abi = Path(torch.__file__).parent, int(torch.compiled_with_cxx11_abi())
+    headers = (root / "include", sysconfig.get_paths()["include"])
+    with tempfile.TemporaryDirectory() as folder:
+        linked = Path(folder) / target.name
+        _run(
+            [
+                *(compiler, "-std=c++20", "-O1", "-fPIC", "-shared", "-fvisibility=hidden"),
+                *(f'-DSNIP_ORIGIN="{node_origin()}"', f"-D_GLIBCXX_USE_CXX11_ABI={abi}"),
+                *(word for path in headers for word in ("-isystem", str(path))),
+                *(str(NODE), f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"),
+                *("-o", str(linked)),
+            ]
+        )
+        _install(linked, target)
+
+
+def _install(linked: Path, target: Path) -> None:
+    """Seal a library and put it in its place."""
+    seal(linked)
+    # Beside the target first: replacing the file keeps a process that has it mapped alive.
+    staged = target.with_suffix(".new")
+    shutil.copy(linked, staged)
+    os.replace(staged, target)
 
 
 def seal(library: Path) -> None:
@@ -146,3 +190,8 @@ if __name__ == "__main__":
     except OSError as error:
         sys.exit(f"The native kernels could not be built: {error}")
     sys.stdout.write(f"Built {LIBRARY}\n")
+    try:
+        build_node()
+        sys.stdout.write(f"Built {NODE_LIBRARY}\n")
+    except (ImportError, OSError) as error:
+        sys.stdout.write(f"Python is the node of autograd, as none could be built: {error}\n")

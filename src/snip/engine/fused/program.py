@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from snip.engine.fused.node import Body
 from snip.engine.fused.optimizers import step_natively
 from snip.engine.fused.stages import Stage
-from snip.engine.kernels.memory import Reused, memory_of, pointer
+from snip.engine.kernels.memory import Reused, pointer
 from snip.engine.kernels.straight import (
     CONV,
     LINEAR,
@@ -42,16 +42,15 @@ class Program:
     ) -> None:
         self.parameters: list[nn.Parameter] = []
         self.places: dict[nn.Parameter, int] = {}  # each trained parameter's place in the gradient
-        self._pieces: list[int] = []  # lengths in the gradient: of each parameter and of each gap
-        self._piece: list[int | None] = []  # which of them is each parameter's (None: not trained)
-        self._training, self.memory = training, memory
+        self._pieces: list[tuple[int, int]] = []  # each one's offset in it (-1: none), and length
+        self._training = training
         self._links: list[tuple[nn.Module, str, str, Any]] = []  # modules and parameters in place
         self._alive: list[Any] = []  # keeps the memory that the structs point to
         self._gradients, self._lanes, self._shape = 0, lanes, in_shape
         self._read = np.ones(math.prod(in_shape), dtype=bool)
         layers = [self._layer(stage, root, first=not i) for i, stage in enumerate(stages)]
         self.native = NativeNetwork(layers, lanes, self._gradients, self._read)
-        self._memory = [memory_of(p) for p in self.parameters]
+        self.body = Body(self.native, self.parameters, self._pieces, memory, self._alive)
         self._trained = [(p, p in self.places) for p in self.parameters]
         if training:
             step_natively(self.places)
@@ -64,16 +63,11 @@ class Program:
         for p, trained in self._trained:
             if p.requires_grad is not trained:
                 return False
-        return self.reads(self.parameters)
+        return self.body.reads(self.parameters)
 
-    def reads(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Whether the addresses it was made with are those of these parameters."""
-        return [memory_of(p) for p in parameters] == self._memory
-
-    def parameter_gradients(self, gradients: torch.Tensor) -> list[torch.Tensor | None]:
-        """Each parameter's part of the gradient; None where it is not trained."""
-        pieces = gradients.split_with_sizes(self._pieces)
-        return [None if piece is None else pieces[piece] for piece in self._piece]
+    def differentiable(self, x: torch.Tensor) -> torch.Tensor:
+        """The network's output for contiguous x, with gradients for its trained parameters."""
+        return self.body.forward(x, self.parameters)
 
     def _module(self, root: nn.Module, name: str) -> Any:
         """A layer by its name; from now on it must stay where it is, with its parameters."""
@@ -154,10 +148,9 @@ class Program:
         address = pointer(parameter, (count,), "a parameter")
         self.parameters.append(parameter)
         if not parameter.requires_grad:
-            self._piece.append(None)
+            self._pieces.append((-1, count))
             return address, -1
-        self._piece.append(len(self._pieces))
-        self._pieces += [count] if room == count else [count, room - count]
+        self._pieces.append((self._gradients, count))
         offset, self._gradients = self._gradients, self._gradients + room
         self.places[parameter] = offset
         return address, offset

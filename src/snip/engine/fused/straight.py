@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from snip.anatomy.accelerated import Accelerated
-from snip.engine.fused.node import differentiable
 from snip.engine.fused.program import Program
 from snip.engine.fused.stages import Stage
 from snip.engine.kernels.library import vector_floats
@@ -41,7 +40,7 @@ class Straight:
             return None
         x = x.contiguous()
         if training and program.places:
-            return differentiable(program, x)
+            return program.differentiable(x)
         return program.native.forward(x)
 
     def training_program(self, root: nn.Module, shape: torch.Size) -> Program | None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from snip.common.errors import InputError
-from snip.engine.kernels.memory import memory_of, pointer
+from snip.engine.kernels.memory import places_of, pointer, pointers
 from snip.engine.kernels.update import AdamParameterStruct, ParameterStruct, native_update
 
 Group = dict[str, Any]
@@ -67,7 +67,7 @@ class Update:
         self._refused: list[Any] = []  # those that could not be prepared last
         self._states: list[tuple[Any, str, Any]] = []  # a state, a name, and the tensor found there
         self._tensors: list[torch.Tensor] = []  # parameters and their state, which it writes
-        self._memory: list[Any] = []  # where they were
+        self._places: Any = None  # where they were
         self._shapes: list[torch.Size] = []
         self._apart: list[int] = []  # bytes from the first gradient in memory to each
         self._structs: Any = None
@@ -104,8 +104,7 @@ class Update:
                 return False
             self._key = key
         try:
-            shaped = zip(gradients, self._shapes, strict=True)
-            addresses: list[Any] = [pointer(g, shape, "a gradient") for g, shape in shaped]
+            addresses = pointers(gradients, self._shapes, "a gradient")
             first = min(addresses)
             self._place([address - first for address in addresses])
         except InputError:  # torch computes with such tensors, or says what is wrong with them
@@ -131,7 +130,7 @@ class Update:
         for state, name, tensor in self._states:  # a plain loop: this runs in every step
             if state.get(name) is not tensor:
                 return True
-        return [memory_of(t) for t in self._tensors] != self._memory
+        return not self._places.are(self._tensors)
 
     def _prepare(
         self, settings: Sequence[Settings], parameters: Sequence[nn.Parameter], states: Any
@@ -153,7 +152,7 @@ class Update:
         made = list(map(self._struct, settings, entries))
         self._structs = (self._rule.struct * len(made))(*made)
         self._shapes = [p.shape for p in parameters]
-        self._tensors, self._memory = tensors, [memory_of(t) for t in tensors]
+        self._tensors, self._places = tensors, places_of(tensors)
 
     def _struct(self, settings: Settings, tensors: list[Any]) -> ctypes.Structure:
         # A tensor may change in its place, and torch says what is wrong with anything else.

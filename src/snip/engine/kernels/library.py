@@ -149,11 +149,16 @@ def kernel(name: str) -> Callable[..., int]:
     """
     address = library().snip_kernel(instruction_set().encode(), name.encode())
     function = _loaded().prototypes[name](address)
-    function.errcheck = _check_status
+    function.errcheck = check_status
     return function
 
 
-def _check_status(status: int, function: Any, arguments: Any) -> int:
+def kernel_address(name: str) -> int:
+    """The same function for native code, which has to call `check_status` itself."""
+    return int(library().snip_kernel(instruction_set().encode(), name.encode()))
+
+
+def check_status(status: int, function: Any = None, arguments: Any = None) -> int:
     """Every call of a kernel ends here."""
     if status == DONE:
         return status

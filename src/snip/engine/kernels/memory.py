@@ -1,11 +1,15 @@
 """Tensors for kernels: making them, and checking those whose address a kernel is given."""
 
+import ctypes
 import weakref
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from snip.common.errors import InputError
+from snip.engine.kernels.extension import extension
 from snip.engine.kernels.library import library
 
 SPARSE_LAYOUTS = (
@@ -45,6 +49,14 @@ class Reused:
         # The memory, and the view of it that the last tensor holds on to as long as it, another
         # tensor in its memory or a graph lives. One pair, or as many as threads ask at a time.
         self._pairs: list[tuple[np.ndarray, weakref.ref[np.ndarray]]] = []
+        self._room: Any = None
+
+    def room(self) -> Any:
+        """The same for the node in C++, which has memory of its own."""
+        if self._room is None:
+            address = ctypes.cast(library().snip_prefer_huge_pages, ctypes.c_void_p).value
+            self._room = extension().Room(address, HUGE)
+        return self._room
 
     def made(self, *shape: int) -> tuple[torch.Tensor, int]:
         """A tensor with anything in it, and its address."""
@@ -120,10 +132,39 @@ def memory_of(tensor: torch.Tensor) -> tuple[object, ...]:
 
     The size of the storage is part of it: one that is made smaller may come back to its address.
     """
-    return (  # one expression, as this runs several times in every step
+    return (  # one expression, as this may run several times in every step
         *(tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.is_neg()),
         *(tensor.storage_offset(), tensor.untyped_storage().nbytes()),
     )
+
+
+class Places:
+    """Where tensors were when it was made; it holds none of them."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._memory = [memory_of(t) for t in tensors]
+
+    def are(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether those of these tensors are the same."""
+        return [memory_of(t) for t in tensors] == self._memory
+
+
+def places_of(tensors: Sequence[torch.Tensor]) -> Any:
+    """`Places`, or the same in C++: this is asked several times in every step."""
+    made = extension()
+    return Places(tensors) if made is None else made.Places(tensors)
+
+
+def pointers(
+    tensors: Sequence[torch.Tensor], shapes: Sequence[tuple[int, ...]], name: str
+) -> list[int]:
+    """`pointer` of each of these tensors."""
+    made = extension()
+    found: list[int] | None = None if made is None else made.addresses(tensors, shapes)
+    if found is None:  # or one of them is empty or wrong, which the other way tells
+        shaped = zip(tensors, shapes, strict=True)
+        found = [pointer(t, shape, name) or 0 for t, shape in shaped]
+    return found
 
 
 def _storage_device(tensor: torch.Tensor) -> torch.device | None:

@@ -10,7 +10,7 @@ import torch
 
 from snip.common.errors import InputError
 from snip.engine.kernels.constants import CONV, LINEAR, MAX_POOL, MOST_LAYERS, RECTIFIER
-from snip.engine.kernels.library import kernel
+from snip.engine.kernels.library import kernel, kernel_address
 from snip.engine.kernels.memory import Reused, empty, made, pointer
 from snip.engine.kernels.structs import LayerStruct, NetworkStruct, OutcomeStruct
 
@@ -60,7 +60,7 @@ class NativeNetwork:
         """The same y, and what `backward` reads again, which is put into `memory`."""
         batch = x.shape[0]
         y, at = made(batch, self.outputs)
-        saved, saved_at = memory.made(self.parts(batch), self._room)
+        saved, saved_at = memory.made(self.parts(batch) * self._room)
         kernel("network_training_forward")(
             *(self._struct, self.pointer(x), at, saved_at, batch, torch.get_num_threads())
         )
@@ -72,11 +72,17 @@ class NativeNetwork:
         gradients, at = made(self.gradients)
         kernel("network_backward")(
             self._struct,
-            pointer(saved, (self.parts(batch), self._room), "saved"),
+            pointer(saved, (self.parts(batch) * self._room,), "saved"),
             pointer(dy, (batch, self.outputs), "dy"),
             *(at, batch, torch.get_num_threads()),
         )
         return gradients
+
+    def node_arguments(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Addresses and sizes for the node of autograd in C++ (native/torch/node.cpp)."""
+        kernels = map(kernel_address, ("network_training_forward", "network_backward"))
+        sizes = (self.lanes, self._room, self.inputs, self.outputs, self.gradients)
+        return (ctypes.addressof(self.struct), *kernels), sizes
 
     def parts(self, batch: int) -> int:
         """How many parts a batch is run in."""

@@ -1,0 +1,37 @@
+"""Loads the library that is linked to torch, if one was built for this very torch."""
+
+import importlib.util
+import os
+from functools import cache
+from importlib.machinery import ExtensionFileLoader
+from typing import Any
+
+from snip.engine import build
+
+
+@cache
+def extension() -> Any:
+    """The library as a Python module, or None: Python does its work then, in more time.
+
+    It was built for one torch and one Python, and is not even loaded in another. The environment
+    variable SNIP_NODE=python leaves it out.
+    """
+    path = build.NODE_LIBRARY
+    if os.environ.get("SNIP_NODE") == "python" or not path.exists() or not build.is_whole(path):
+        return None
+    if build.node_origin().encode() not in path.read_bytes():
+        return None
+    try:
+        loader = ExtensionFileLoader("_node", str(path))
+        spec = importlib.util.spec_from_file_location("_node", path, loader=loader)
+        assert spec is not None
+        made = importlib.util.module_from_spec(spec)
+        loader.exec_module(made)
+    except (ImportError, OSError):
+        return None
+    return made
+
+
+def forget_extension() -> None:
+    """Read SNIP_NODE again at the next call; for tests."""
+    extension.cache_clear()
