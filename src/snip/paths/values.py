@@ -51,7 +51,7 @@ class _Reached(torch.autograd.Function):
 def something(x: torch.Tensor) -> torch.Tensor:
     """Bring numbers back to 0 and 1 (or FOLLOWED), after anything that sums or multiplies."""
     if not torch.is_grad_enabled():
-        return torch.where(depends(x), FOLLOWED, (x != 0).to(DTYPE))
+        return torch.where(depends(x), FOLLOWED, x != 0)  # a number and a bool make a float32
     result: torch.Tensor = _Something.apply(x)
     return result
 
