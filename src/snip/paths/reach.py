@@ -122,8 +122,9 @@ def _reach(
     probe = _ForwardProbe(kept)
     try:
         args, kwargs = _entered(model, sample, probe, only)
+        values = kept | constants.beside(kept)
         with probe:
-            output = functional_call(model, kept | constants.beside(kept), args, kwargs)
+            output = functional_call(model, values, args, kwargs)
     except Exception:  # a user's forward may do anything at all
         return None
     found = learned.among(output)
@@ -220,7 +221,7 @@ def _of_one(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     reached = _meets(mask, followed)
     # Where nothing but the input is something, which is usual, one look is enough.
     met = reached if torch.equal(followed, some) else _meets(mask, some)
-    return torch.where(reached, FOLLOWED, met)
+    return met.to(DTYPE).masked_fill_(reached, FOLLOWED)
 
 
 def _meets(mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -110,7 +110,8 @@ class _Race:
             return None
         values = np.concatenate([self._values(name) for name in self.scores])
         place = len(values) - int(-(-kept // cost))  # rounded up, exactly
-        return torch.tensor(np.partition(values, place)[place], dtype=self.wide)
+        values.partition(place)
+        return torch.tensor(values[place], dtype=self.wide)
 
     def by_counting(self, kept: Cost) -> torch.Tensor:
         """The same for any number of elements and any costs, by counting digits of all scores."""
