@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from snip.common.errors import warn
 from snip.common.memory import unwritten
 from snip.masks.keep import Keep
+from snip.masks.moments import lift
 from snip.masks.provenance import Provenance
 
 RIDER = "_snip_keep"  # on a Parameter: its Keep
@@ -185,6 +186,8 @@ def after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> No
             keep = getattr(parameter, RIDER, None)
             if keep:
                 keep.zero_(parameter)
+                if parameter.device.type == "cpu" and not torch.compiler.is_compiling():
+                    lift(optimizer.state.get(parameter, {}), keep.mask)
                 keeps.append(keep)
                 idle = idle and keep.left and parameter.grad is None
     if keeps and idle:
