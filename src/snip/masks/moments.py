@@ -3,7 +3,8 @@
 Adam and its kin divide by the root of a running mean of squared gradients. Of a pruned weight that
 mean is 0.0, and the root of 0.0 is a special case for the library that torch takes roots with on a
 CPU, a hundred times as slow: a step of AdamW took half as long again with most weights pruned as
-with none. A pruned weight gets a tiny mean instead. It changes no step, because the gradient that is divided by the root is zero.
+with none. A pruned weight gets a tiny mean instead. It changes no step, because the gradient that
+is divided by the root is zero.
 """
 
 from __future__ import annotations
