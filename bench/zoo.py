@@ -10,8 +10,10 @@ Snip, the faster of eager and channels last; the ratios are its time over that o
 `snip.accelerate` returns. Prune is in forward+backward passes of the same batch.
 
 `--before` names another checkout of Snip (`git worktree add ../older <commit>`): each row is
-measured with both, one after the other. `--out` keeps the rows as data: a row that is there
-already, of the same commit and for as many seconds, is shown and not measured again.
+measured with both, one after the other. `--out` keeps the rows as data, each with its date and
+commit. A row that is there already, of the same commit and for as many seconds, is shown and not
+measured again; one that is measured anew takes the place of the older one of the same network and
+sparsity; all others stay. The table at the end has every row of the file.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from record import surroundings
 from zoo_networks import ZOO
 from zoo_row import SEED
+from zoo_table import shown, table
 
 from snip.cli.length import spoken
 from snip.common.files import write_json
@@ -36,9 +39,9 @@ from snip.common.files import write_json
 HERE = Path(__file__).resolve().parent
 SPARSITIES = (0.90, 0.98)
 SECONDS = 1.5  # of measuring per way, about
-KEY = ("checkout", "commit", "network", "sparsity", "seconds")  # what tells a row from others
+PLACE = ("checkout", "network", "sparsity")  # there is one row of each, the last that was measured
+SAME = ("commit", "seconds")  # a row in which these are others is measured again
 Rows = dict[tuple[Any, ...], dict[str, Any]]
-RATIOS = ("prune", "SGD", "AdamW", "inference")
 
 
 def seeing(checkout: Path) -> dict[str, str]:
@@ -67,6 +70,7 @@ def measured(checkout: Path, row: dict[str, Any]) -> dict[str, Any]:
     done = subprocess.run(
         command, env=seeing(checkout), capture_output=True, text=True, check=False
     )
+    row = row | {"date": surroundings()["date"]}
     lines = done.stdout.splitlines()
     if done.returncode == 0 and lines:
         return row | json.loads(lines[-1])
@@ -74,36 +78,40 @@ def measured(checkout: Path, row: dict[str, Any]) -> dict[str, Any]:
     return row | {"failed": f"the process ended with {done.returncode}: {said[-1]}"}
 
 
-def shown(row: dict[str, Any]) -> str:
-    """A row for people."""
-    parts = []
-    for name in ("prune", "on paths", "SGD", "AdamW", "inference"):
-        value = row.get(name)
-        if name not in row:
-            continue
-        text = f"{value:.2f}x" if name in RATIOS else "?" if value is None else f"{value:.0%}"
-        parts.append(f"{name} {text}{' (dense)' if row.get(f'{name} engine') == 'dense' else ''}")
-    parts += [f"FAILED: {row['failed'][:200]}"] if "failed" in row else []
-    return f"  {row['network']:20} {row['sparsity']:.0%} {row['checkout']:6}: {'; '.join(parts)}"
-
-
 def wanted(options: argparse.Namespace, checkouts: dict[str, Path]) -> Rows:
     """The rows to show, without their cells."""
     commits = {name: commit_of(place) for name, place in checkouts.items()}
-    keys = [
-        (name, commits[name], network.name, sparsity, options.seconds)
+    rows = [
+        {
+            "checkout": name,
+            "commit": commits[name],
+            "network": network.name,
+            "sparsity": sparsity,
+            "seconds": options.seconds,
+        }
         for network in ZOO
         if network.name in options.networks or not options.networks
         for sparsity in options.sparsity
         for name in checkouts
     ]
-    return {key: dict(zip(KEY, key, strict=True)) for key in keys}
+    return by_place(rows)
 
 
-def kept_rows(path: Path | None) -> Rows:
-    """The rows of an earlier run."""
+def by_place(rows: Iterable[dict[str, Any]]) -> Rows:
+    """Rows by what there is one of: the last of each."""
+    return {tuple(row[part] for part in PLACE): row for row in rows}
+
+
+def is_same(row: dict[str, Any], other: dict[str, Any] | None) -> bool:
+    """Whether another row was measured as this one would be."""
+    return other is not None and all(row[part] == other[part] for part in SAME)
+
+
+def kept(path: Path | None) -> dict[str, Any]:
+    """What the file of earlier calls has. Its rows have a date, older ones that of the file."""
     content = json.loads(path.read_text()) if path is not None and path.exists() else {}
-    return {tuple(row[part] for part in KEY): row for row in content.get("rows", [])}
+    date = {"date": content["date"]} if "date" in content else {}
+    return {**content, "rows": [date | row for row in content.get("rows", [])]}
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -129,23 +137,24 @@ def main(given: Sequence[str] | None = None) -> None:
     checkouts["after" if options.before else "now"] = HERE.parent
     for checkout in checkouts.values():
         build_kernels(checkout)
-    rows = wanted(options, checkouts)
-    found = {key: row for key, row in kept_rows(options.out).items() if key in rows}
-    missing, begun, done = len(rows) - len(found), time.monotonic(), 0
+    rows, content = wanted(options, checkouts), kept(options.out)
+    found = by_place(content["rows"])
+    missing = sum(not is_same(row, found.get(place)) for place, row in rows.items())
+    begun, done = time.monotonic(), 0
     around = {"command": " ".join(["python", *sys.argv]), "seed": SEED, **surroundings()}
     print(f"the zoo, {around['threads']} threads, ratios over dense", flush=True)
-    for key, row in rows.items():
-        known = key in found
-        found[key] = found[key] if known else measured(checkouts[row["checkout"]], row)
-        print(shown(found[key]), flush=True)
+    for place, row in rows.items():
+        known = is_same(row, found.get(place))
+        found[place] = found[place] if known else measured(checkouts[row["checkout"]], row)
+        print(shown(found[place]), flush=True)
         if known:
             continue
         if options.out is not None:
-            kept = [found[other] for other in rows if other in found]
-            write_json(options.out, {**around, "rows": kept})
+            write_json(options.out, {**content, **around, "rows": list(found.values())})
         done += 1
         left = (time.monotonic() - begun) / done * (missing - done)
         print(f"{done} of {missing} rows, {spoken(left)} left", file=sys.stderr, flush=True)
+    print(table(found.values()))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snip.selection import topk
+from snip.selection import digits, topk
 from snip.selection.topk import keep_top
 
-TINY = {"CHUNK": 7, "WAVE": 2, "STRIDE": 3, "MANY": 1, "MOST": 2, "WIDE": 1.0}
+TINY = {"PIECE": 7, "WAVE": 2, "STRIDE": 3, "FEW": 0, "MANY": 1, "MOST": 2, "WIDE": 1.0}
 # Few different values, so that ties are common; denormals and both zeros among them.
 VALUES = [0.0, -0.0, 1e-45, 1e-40, 0.5, 0.75, 1.0, 1e30, -1.0, -1e-45]
 
@@ -16,6 +16,7 @@ VALUES = [0.0, -0.0, 1e-45, 1e-40, 0.5, 0.75, 1.0, 1e30, -1.0, -1e-45]
 @pytest.fixture
 def _tiny(monkeypatch):
     """Samples, chunks and refusals in tensors of a few elements."""
+    monkeypatch.setattr(digits, "CHUNK", 7)
     for name, value in TINY.items():
         monkeypatch.setattr(topk, name, value)
 
@@ -61,12 +62,14 @@ def test_the_sample_decides_and_is_refused_in_these_tests():
     assert equal.by_sample(60) is None
 
 
+@pytest.mark.parametrize("few", [False, True])
 @given(race=races())
-def test_any_race_ends_as_a_stable_sort(race):
+def test_any_race_ends_as_a_stable_sort(few, race):
     scores, kept, within = race
     expected = sorted_masks(scores, kept, within)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in TINY.items():
+        patch.setattr(digits, "CHUNK", 7)
+        for name, value in () if few else TINY.items():
             patch.setattr(topk, name, value)
         found = keep_top(scores, kept, within)
     for name, mask in expected.items():
@@ -75,7 +78,9 @@ def test_any_race_ends_as_a_stable_sort(race):
 
 @pytest.mark.parametrize("kept", [1, 1000, 300_000, 1_400_000])
 @pytest.mark.parametrize("kind", ["spread", "rounded", "constant", "mostly zero"])
-def test_a_large_race_ends_as_by_counting(kept, kind):
+@pytest.mark.parametrize("few", [0, topk.FEW])
+def test_a_large_race_ends_as_by_counting(kept, kind, few, monkeypatch):
+    monkeypatch.setattr(topk, "FEW", few)
     torch.manual_seed(0)
     scores = {"a": torch.rand(1_000_000), "b": torch.rand(500_000).mul_(3), "c": torch.rand(3)}
     for score in scores.values():
@@ -88,7 +93,7 @@ def test_a_large_race_ends_as_by_counting(kept, kind):
     found = keep_top(scores, kept)
     race = topk._Race(scores, {}, dict.fromkeys(scores, 1), torch.float32)
     assert sum(int(mask.sum()) for mask in found.values()) == kept
-    for name, mask in race.by_counting(kept).items():
+    for name, mask in race.above(race.by_counting(kept), kept).items():
         assert torch.equal(found[name], mask)
 
 
@@ -102,7 +107,8 @@ def test_scores_may_belong_to_a_graph(recording):
 
 
 @pytest.mark.parametrize("within", [False, True])
-def test_the_number_of_threads_changes_nothing(within):
+def test_the_number_of_threads_changes_nothing(within, monkeypatch):
+    monkeypatch.setattr(topk, "FEW", 0)
     torch.manual_seed(0)
     scores = {"a": torch.rand(1500, 1000).t(), "b": torch.rand(700_001).mul_(40).round_()}
     allowed = {"a": torch.rand(1000, 1500) < 0.3} if within else None
@@ -115,6 +121,6 @@ def test_the_number_of_threads_changes_nothing(within):
     finally:
         torch.set_num_threads(threads)
     race = topk._Race(scores, allowed or {}, dict.fromkeys(scores, 1), torch.float32)
-    for name, mask in race.by_counting(90_000).items():
+    for name, mask in race.above(race.by_counting(90_000), 90_000).items():
         assert torch.equal(found[0][name], mask)
         assert torch.equal(found[1][name], mask)

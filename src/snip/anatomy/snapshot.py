@@ -13,6 +13,8 @@ from torch import nn
 
 _CONTAINERS = (dict, OrderedDict, defaultdict, list, set, deque)
 _SIMPLE = (bool, int, float, str)
+_PLAIN = {*_SIMPLE, type(None)}
+_NOTHING: dict[str, Any] = {}  # the copy of every empty container
 _TORCHS_OWN = ("_parameters", "_buffers", "_modules")  # where a module keeps such attributes
 
 
@@ -65,6 +67,8 @@ class Snapshot:
         _set_random_state(self._random)
 
     def _note(self, name: str, value: Any) -> None:
+        if type(value) in _PLAIN:  # nearly all attributes: asked first, because there are many
+            return
         if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
             self._tensors[id(value)] = name, value, value.detach().clone(), _version(value)
             if value.is_leaf:
@@ -73,7 +77,8 @@ class Snapshot:
             for part in value:
                 self._note(name, part)
         elif type(value) in _CONTAINERS and id(value) not in self._containers:
-            self._containers[id(value)] = name, value, copy.copy(value)
+            # Most are a module's dicts of hooks, which are empty.
+            self._containers[id(value)] = name, value, copy.copy(value) if value else _NOTHING
             parts = value.items() if isinstance(value, dict) else enumerate(value)
             for key, part in parts:
                 self._note(_joined(name, key), part)
@@ -92,6 +97,8 @@ def _same(one: Any, two: Any) -> bool:
 
 def _same_parts(one: Any, two: Any) -> bool:
     """Whether two containers hold the same objects in the same order."""
+    if not one or not two:
+        return len(one) == len(two)
     if isinstance(one, set):
         return bool(one == two)
     if isinstance(one, dict) and not _same_parts([*one.values()], [*two.values()]):
@@ -103,7 +110,7 @@ def _written(value: torch.Tensor, before: torch.Tensor, version: int) -> bool:
     """Whether a tensor was written in place; a write through `.data` changes no version."""
     if _version(value) != version or value.shape != before.shape:
         return True
-    if value.layout != torch.strided or value.is_meta:
+    if value.layout != torch.strided or value.is_meta or torch.equal(value, before):
         return False
     both_nan = (value != value) & (before != before)
     return not bool(((value == before) | both_nan).all())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import dataclasses
 import math
 import sys
@@ -108,4 +109,4 @@ def all_finite(tensor: torch.Tensor) -> bool:
     """Whether no element is NaN or infinite."""
     # The sum is not finite if an element is not, and is had in a tenth of the time. Only where it
     # overflows has each element to be looked at.
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+    return cmath.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())

@@ -21,7 +21,9 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from snip.common.errors import warn
+from snip.common.memory import unwritten
 from snip.masks.keep import Keep
+from snip.masks.moments import lift
 from snip.masks.provenance import Provenance
 
 RIDER = "_snip_keep"  # on a Parameter: its Keep
@@ -35,7 +37,8 @@ def hold(model: nn.Module, masks: Mapping[str, torch.Tensor], provenance: Proven
     for name, mask in masks.items():
         owner, _, key = name.rpartition(".")
         # The model holds a copy, so that the caller may change the mask later.
-        by_module.setdefault(owner, {})[key] = mask.clone()
+        copied = unwritten(mask.shape, torch.bool).copy_(mask)
+        by_module.setdefault(owner, {})[key] = copied
     for owner, own in by_module.items():
         module = model.get_submodule(owner)
         kept = {key: mask for key, (_, mask) in _held_pairs(module)}
@@ -183,6 +186,8 @@ def after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> No
             keep = getattr(parameter, RIDER, None)
             if keep:
                 keep.zero_(parameter)
+                if parameter.device.type == "cpu" and not torch.compiler.is_compiling():
+                    lift(optimizer.state.get(parameter, {}), keep.mask)
                 keeps.append(keep)
                 idle = idle and keep.left and parameter.grad is None
     if keeps and idle:

@@ -239,6 +239,7 @@ def empty_layers(masks: Mapping[str, torch.Tensor], packed: Packed | None = None
     for name, mask in masks.items():
         if is_weight(mask.shape):
             parts = split({name: mask}, packed or {})
-            empty = [part for part, piece in parts.items() if not piece.count_nonzero()]
+            # numpy stops at the first that is kept.
+            empty = [part for part, piece in parts.items() if not piece.cpu().numpy().any()]
             found += [name] if len(empty) == len(parts) else empty
     return found

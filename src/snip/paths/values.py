@@ -18,6 +18,7 @@ import torch
 
 DTYPE = torch.float32  # sums of ones never round to zero
 FOLLOWED = 2.0**62  # depends on an input; its square is still a float32
+_FOLLOWED = torch.tensor(FOLLOWED, dtype=DTYPE)  # which makes a float32 of a bool beside it
 HUGE = 2.0**40  # from here on a number depends on an input, also as one of a million in a mean
 LARGEST = 2.0**20  # of a constant
 
@@ -51,7 +52,7 @@ class _Reached(torch.autograd.Function):
 def something(x: torch.Tensor) -> torch.Tensor:
     """Bring numbers back to 0 and 1 (or FOLLOWED), after anything that sums or multiplies."""
     if not torch.is_grad_enabled():
-        return torch.where(depends(x), FOLLOWED, (x != 0).to(DTYPE))
+        return torch.where(depends(x), _FOLLOWED, x != 0)
     result: torch.Tensor = _Something.apply(x)
     return result
 

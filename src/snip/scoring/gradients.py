@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import length_hint
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -14,6 +13,7 @@ from snip.anatomy.parameters import Predicate, require_prunable
 from snip.anatomy.undisturbed import batch_norm_in, undisturbed
 from snip.common.checks import all_finite
 from snip.common.errors import InputError
+from snip.common.memory import unwritten
 from snip.common.progress import track
 from snip.scoring.batches import (
     LossFn,
@@ -125,8 +125,7 @@ def _copied(
     if gradient.device.type != "cpu" or gradient.dtype != torch.float32:
         own = gradient.to(wide, copy=True)
         return own.mul_(weight) if times_weights else own
-    # numpy asks the system for large pages, which torch does not: a third less time for the copy.
-    own = torch.from_numpy(np.empty(gradient.shape, dtype=np.float32))
+    own = unwritten(gradient.shape, torch.float32)
     return torch.mul(gradient, weight, out=own) if times_weights else own.copy_(gradient)
 
 

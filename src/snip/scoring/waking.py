@@ -142,8 +142,10 @@ def _only_value(parameter: nn.Parameter) -> float | None:
         return None
     values = parameter.detach().reshape(-1)
     # Nearly all are told by their first few, which spares a look at every weight of a network.
-    alike = (bool((part == values[0]).all()) for part in (values[:FIRST], values))
-    return float(values[0]) if bool(values[0].abs() <= LARGEST) and all(alike) else None
+    first, *others = values[:FIRST].tolist()
+    if abs(first) > LARGEST or any(other != first for other in others):
+        return None
+    return float(first) if bool((values == values[0]).all()) else None
 
 
 def _say(parts: Sequence[Part]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from snip.selection.topk import Cost, keep_top
+from snip.selection.digits import Cost
+from snip.selection.topk import keep_top
 
 Tensors = Mapping[str, torch.Tensor]
 

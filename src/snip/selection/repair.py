@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +23,8 @@ MORE = (2, 4, 8)  # if nothing else helps: so many times the connections, to nam
 FEW = 8  # A layer is nearly empty with fewer connections, or fewer per this many outputs.
 
 Select = Callable[..., Masks]  # the selection once more, with other settings
-Cure = tuple[dict[str, Any], Masks]  # what a user would write, and the masks that it gives
+Settings = dict[str, Any]  # as a user would write them
+Cure = tuple[Settings, Masks]  # and the masks that they give
 
 
 def with_a_path(
@@ -85,7 +86,7 @@ def _repaired(
 ) -> Masks:
     """The masks or, if that is allowed, those of a cure; a warning names only what was tried."""
     lost, cannot = _lost(model, masks, search)
-    cure = search.among(_cures(masks, select))
+    cure = None if select is None else search.among(_cures(masks), select)
     vain = f" Tried in vain: {'; '.join(search.failed)}." if search.failed else ""
     if cure is None:
         warn(f"{lost}{cannot}{vain}")
@@ -133,18 +134,21 @@ class _Search:
         self.most = 0  # how many outputs the best masks reach
         self.failed: list[str] = []  # what did not help, as a user would write it
 
-    def among(self, cures: Iterator[Cure]) -> Cure | None:
+    def among(self, cures: Iterable[Settings], select: Select) -> Cure | None:
         """The first that reaches all. If no output was reached before, else that with the most."""
         best = None
         for cure in cures:
             # More connections are only tried where the network would be worth nothing without.
-            if "sparsity" in cure[0] and (best is not None or self.before):
+            if "sparsity" in cure and (best is not None or self.before):
                 break
-            reached = self._reached(cure[1])
+            other = _selected(select, cure)
+            if other is None:
+                continue
+            reached = self._reached(other)
             if reached >= self.wanted or (reached > self.most and not self.before):
-                best, self.most = cure, reached
+                best, self.most = (cure, other), reached
             else:
-                self.failed.append(_written(cure[0]))
+                self.failed.append(_written(cure))
             if reached >= self.wanted:
                 break
         return best
@@ -156,28 +160,30 @@ class _Search:
         return counts[0] if all(counts) else 0
 
 
-def _cures(masks: Masks, select: Select | None) -> Iterator[Cure]:
-    """Other selections, each with its settings: of as many connections, then of more."""
-    if select is None:
-        return
+def _cures(masks: Masks) -> list[Settings]:
+    """Other settings for the selection: of as many connections, then of more."""
     asked = masks.provenance
     density = 1 - masks.sparsity
     floors = [float(f"{part * density:.1g}") for part in PARTS]  # to be written down
     ranked = {} if asked.scope == "global" else {"scope": "global"}
-    settings: list[dict[str, Any]] = [{**ranked, "floor": floor} for floor in floors]
-    settings += [] if asked.scope == "erk" else [{"scope": "erk", "floor": 0}]
+    cures: list[Settings] = [{**ranked, "floor": floor} for floor in floors]
+    cures += [] if asked.scope == "erk" else [{"scope": "erk"}]
     least = 1 - (asked.sparsity_asked or masks.sparsity)
-    settings += [
+    return cures + [
         {"sparsity": float(f"{1 - least * more:.3g}")} for more in MORE if least * more < 1
     ]
-    for setting in settings:
-        # A model that is pruned already may have too little left, and a cost budget has no floors.
-        with suppress(InputError):
-            yield {k: v for k, v in setting.items() if v != 0}, select(**setting)
 
 
-def _written(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in settings.items())
+def _selected(select: Select, cure: Settings) -> Masks | None:
+    """The masks that a cure gives, if it can be had."""
+    # A model that is pruned already may have too little left, and a cost budget has no floors.
+    with suppress(InputError):
+        return select(**({"floor": 0} if "scope" in cure else {}) | cure)
+    return None
+
+
+def _written(cure: Settings) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in cure.items())
 
 
 def _nearly_empty(masks: Masks) -> list[str]:

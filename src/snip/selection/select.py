@@ -20,6 +20,7 @@ from snip.selection.checks import (
     require_a_group,
     warn_of_unused_sparsity,
 )
+from snip.selection.digits import Cost
 from snip.selection.granularity import (
     Block,
     Channel,
@@ -31,7 +32,7 @@ from snip.selection.granularity import (
 )
 from snip.selection.groups import per_cost
 from snip.selection.n_of_m import keep_n_of_m
-from snip.selection.topk import Cost, keep_top
+from snip.selection.topk import keep_top
 from snip.selection.units import keep_units
 
 Tensors = Mapping[str, torch.Tensor]

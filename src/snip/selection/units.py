@@ -8,9 +8,10 @@ import torch
 
 from snip.anatomy.parameters import is_weight
 from snip.common.errors import InputError, listed, warn
+from snip.selection.digits import Cost
 from snip.selection.granularity import Channel
 from snip.selection.groups import Tensors, best_groups
-from snip.selection.topk import Cost, keep_top
+from snip.selection.topk import keep_top
 from snip.units.coupled import CoupledUnits
 
 Tensor = torch.Tensor
