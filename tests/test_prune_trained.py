@@ -141,6 +141,32 @@ def test_a_training_that_diverges_leaves_the_model_as_it_was() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize("method", TRAINING)
+def test_a_pruned_network_is_pruned_further_by_a_method_that_trains(method: str) -> None:
+    """Its first rounds would leave more than there is, and have nothing to do."""
+    model = convolutional()
+    before = snip.prune(model, next(iter(loader())), sparsity=0.5)
+    masks = snip.prune(model, loader(), sparsity=0.7, method=method, training=TINY)
+    assert masks.kept == round(masks.total * 0.3)
+    assert all(not (mask & ~before[name]).any() for name, mask in masks.items())
+    before.check(model)
+
+
+@pytest.mark.parametrize("method", TRAINING)
+def test_more_than_is_left_is_refused_before_anything_is_trained(method: str) -> None:
+    model = convolutional()
+    snip.prune(model, next(iter(loader())), sparsity=0.5)
+    before = copy.deepcopy(model.state_dict())
+
+    class Unread(list):
+        def __iter__(self):
+            pytest.fail("the data was read")
+
+    with pytest.raises(snip.InputError, match="connections are to stay but only"):
+        snip.prune(model, Unread(loader()), sparsity=0.2, method=method, training=TINY)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_lwc_measures_deviations_once_in_the_dense_network() -> None:
     """Where rounds train nothing, they must end where one shot ends: by the dense deviations."""
     torch.manual_seed(0)

@@ -14,8 +14,8 @@ from snip.methods.course import Course
 from snip.methods.kinds import DuringTraining
 from snip.methods.layers import require_layers
 from snip.scoring.checks import scorable_parameters
-from snip.selection.budgets import checked_sparsity
-from snip.selection.checks import require_some_kept
+from snip.selection.budgets import checked_sparsity, kept_count
+from snip.selection.checks import require_left, require_some_kept
 from snip.training.config import TrainConfig
 from snip.training.parts import data_for, data_of
 from snip.training.phases import Phases
@@ -36,7 +36,9 @@ def competing(
     chosen = scorable_parameters(model, params)
     chosen = {n: p for n, p in chosen.items() if method.biases or is_weight(p.shape)}
     require_layers(name, unwrap(model), chosen, method.layers)
-    require_some_kept(sum(p.numel() for p in chosen.values()), checked_sparsity(sparsity))
+    total = sum(p.numel() for p in chosen.values())
+    require_some_kept(total, checked_sparsity(sparsity))
+    require_left(kept_count(total, sparsity), chosen, held_masks(model))
     return chosen
 
 

@@ -56,6 +56,11 @@ def kept_count(total: int, sparsity: float) -> int:
     return round(total * (1 - sparsity))
 
 
+def left_in(name: str, tensor: torch.Tensor, within: Mapping[str, torch.Tensor] | None) -> int:
+    """How many connections of a parameter may still be kept inside the masks `within`."""
+    return int(within[name].count_nonzero()) if within and name in within else tensor.numel()
+
+
 def shares(scores: Mapping[str, torch.Tensor], sparsity: float, scope: Scope) -> Shares:
     """The groups of parameters that are ranked together, and how many connections each keeps."""
     sizes = {name: score.numel() for name, score in scores.items()}
