@@ -167,6 +167,20 @@ def test_more_than_is_left_is_refused_before_anything_is_trained(method: str) ->
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize("method", ["svd", "lc"])
+def test_a_layer_that_loses_everything_is_told_and_no_floor_is_advised(method: str) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    with torch.no_grad():
+        model[0].weight.mul_(1e-3)
+    batches = [(torch.randn(20, 8), torch.arange(20) % 3)] * 2
+    with pytest.warns(snip.SnipWarning, match=r"nothing is left of '0\.weight' .* cannot learn"):
+        masks = snip.prune(model, batches, sparsity=0.9, method=method, training=TINY)
+    assert not masks["0.weight"].any()
+    said = " ".join(snip.report(model).warnings)
+    assert "prune again with a lower sparsity or by another method" in said
+    assert "floor" not in said
+
+
 def test_lwc_measures_deviations_once_in_the_dense_network() -> None:
     """Where rounds train nothing, they must end where one shot ends: by the dense deviations."""
     torch.manual_seed(0)

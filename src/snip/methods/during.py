@@ -14,8 +14,9 @@ from snip.methods.course import Course
 from snip.methods.kinds import DuringTraining
 from snip.methods.layers import require_layers
 from snip.scoring.checks import scorable_parameters
-from snip.selection.budgets import checked_sparsity, kept_count
+from snip.selection.budgets import OWN, checked_sparsity, kept_count
 from snip.selection.checks import require_left, require_some_kept
+from snip.selection.repair import with_a_path
 from snip.training.config import TrainConfig
 from snip.training.parts import data_for, data_of
 from snip.training.phases import Phases
@@ -50,14 +51,18 @@ def prune_in_phases(
     weights = competing(name, method, model, params, sparsity)
     stay = [n for n in scorable_parameters(model, params) if n not in weights]
     out = left_out(model, params) | dict.fromkeys(stay, "bias, kept")
-    masks = method.prune(Course(phases, float(sparsity), weights)).with_provenance(
+    course = Course(phases, float(sparsity), weights)
+    masks = method.prune(course).with_provenance(
         method=name,
+        scope=OWN,
         sparsity_asked=float(sparsity),
         left_out=out,
         seed=phases.config.seed,
         versions=versions(),
     )
     masks.apply(model)
+    # Nothing is repaired, which would not be the method any more; but the user hears of it.
+    with_a_path(model, masks, ((course.batches(1)[0][0],), {}), None, repair=False)
     return masks
 
 

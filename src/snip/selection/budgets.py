@@ -12,6 +12,7 @@ from snip.anatomy.normed import layer_name
 from snip.common.errors import InputError, KindError, nearest
 
 SCOPES = ("global", "layer", "uniform", "erk")
+OWN = "own"  # in a provenance: the method ranks by a rule of its own and takes no scope or floor
 Scope = str | Mapping[str, float]
 Shares = list[tuple[list[str], int]]  # (parameters ranked together, how many they keep)
 
