@@ -39,10 +39,11 @@ def with_a_path(
 ) -> Masks:
     """The masks, or with `repair` others if no path is left; a warning says what was done.
 
-    `call` is what the model was called with, `learned` knows on which outputs the loss depends, and
-    `select(floor=...)` selects again; None if nothing can. A network without a path computes a constant, and hours of
-    training would be lost. It is repaired and not refused, because the repaired masks keep as many
-    connections as were asked for, and a script that tries many sparsities goes on.
+    `call` is what the model was called with, `learned` knows on which outputs the loss depends,
+    and `select(floor=...)` selects again; None if nothing can. A network without a path computes a
+    constant, and hours of training would be lost. It is repaired and not refused, because the
+    repaired masks keep as many connections as were asked for, and a script that tries many
+    sparsities goes on.
     Outputs that no input reaches are repaired if a floor reaches them all. Whoever chose a floor or
     a scope is told what would help. Every network is followed: layers that keep thousands of
     connections may still fail to meet. Of `silent` layers, on which the loss does not depend, the
