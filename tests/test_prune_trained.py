@@ -10,14 +10,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import snip
 from snip.data import load
-from snip.masks import Masks
 from snip.methods import METHODS
-from snip.methods.course import Course
 from snip.methods.kinds import DuringTraining
-from snip.methods.lwc import prune as lwc
 from snip.training import TrainConfig
-from snip.training.parts import data_of
-from snip.training.phases import Phases
 
 TRAINING = [name for name, method in METHODS.items() if isinstance(method, DuringTraining)]
 TINY = TrainConfig(lr=0.02, iterations=12, lr_drops=())
@@ -179,21 +174,3 @@ def test_a_layer_that_loses_everything_is_told_and_no_floor_is_advised(method: s
     said = " ".join(snip.report(model).warnings)
     assert "prune again with a lower sparsity or by another method" in said
     assert "floor" not in said
-
-
-def test_lwc_measures_deviations_once_in_the_dense_network() -> None:
-    """Where rounds train nothing, they must end where one shot ends: by the dense deviations."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5))
-    model[2].weight.data *= 5
-    dense = {name: p.detach().clone() for name, p in model.named_parameters() if p.ndim > 1}
-    expected = snip.select({n: w.abs() / w.std() for n, w in dense.items()}, sparsity=0.9)
-
-    class Untrained(Phases):
-        def train(self, name, config, *, start=None, hooks=None):
-            start().apply(self.model)
-
-    data = data_of([(torch.randn(4, 20), torch.zeros(4).long())])
-    weights = {name: p for name, p in model.named_parameters() if p.ndim > 1}
-    masks: Masks = lwc(Course(Untrained(model, data, TINY), 0.9, weights))
-    assert masks == expected
