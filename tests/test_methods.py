@@ -175,7 +175,8 @@ def test_what_a_method_needs_is_a_row_of_the_papers_table():
 
 
 def test_the_rivals_needs_are_those_of_table_1():
-    marks = {name: METHODS[name].needs for name in ("lwc", "dns", "lc", "sws", "svd", "obd", "lobs")}
+    rivals = ("lwc", "dns", "lc", "sws", "svd", "obd", "lobs")
+    marks = {name: METHODS[name].needs for name in rivals}
     # Criterion, pretraining, prunings, hyper-parameters, augmented objective, architecture.
     assert {name: dataclasses.astuple(needs) for name, needs in marks.items()} == {
         "lwc": ("magnitude", True, "many", True, False, True),

@@ -79,6 +79,15 @@ def test_dns_brings_back_a_connection_whose_gradient_asks_for_it() -> None:
     assert scores[0] < scores[1]
 
 
+def test_dns_keeps_what_it_has_before_what_it_has_cut() -> None:
+    """Between the thresholds for cutting and for splicing, the larger weight may be the cut one."""
+    weight = nn.Parameter(torch.tensor([0.95, 1.05]))
+    surgery = Surgery({"weight": weight}, {"weight": 1.0}, steps=10)
+    surgery.kept[1] = False
+    scores = surgery.scores()["weight"]
+    assert scores[0] > scores[1]
+
+
 # LC
 
 

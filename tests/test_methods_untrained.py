@@ -88,6 +88,22 @@ def test_the_best_of_the_dense_network_stay(method: str, scores) -> None:
         assert torch.equal(model.get_parameter(name), dense[name] * mask)
 
 
+def test_lc_gives_the_network_theta_and_not_w() -> None:
+    model = network()
+
+    class Compressed(Untrained):
+        def train(self, name, config, *, start=None, hooks=None):
+            hooks.theta.mul_(2)
+
+    weights = {n: p for n, p in model.named_parameters() if p.ndim > 1}
+    dense = {n: p.detach().clone() for n, p in weights.items()}
+    course = Course(Compressed(model, data_of(batches()), CONFIG), 0.9, weights)
+    masks = METHODS["lc"].prune(course)
+    assert "the constraint w = theta was not met" in (masks.provenance.note or "")
+    for name, mask in masks.items():
+        assert torch.equal(model.get_parameter(name), 2 * dense[name] * mask)
+
+
 def test_obd_ranks_by_the_loss_with_its_decay() -> None:
     """In rounds the diagonal changes; the first round is that of the dense network."""
     model = network()

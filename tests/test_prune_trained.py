@@ -97,6 +97,18 @@ def test_a_weight_under_a_norm_is_refused_where_layers_must_be_plain() -> None:
         snip.prune(model, [(torch.randn(4, 3), torch.zeros(4).long())], sparsity=0.5, method="svd")
 
 
+@pytest.mark.parametrize("method", ["dns", "lc", "sws"])
+def test_a_weight_under_a_norm_is_refused_where_whole_rows_may_be_tried_at_zero(method) -> None:
+    """Weight norm divides by the length of a row: NaN, after who knows how many hours."""
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), nn.Linear(4, 2))
+    batches = [(torch.randn(4, 3), torch.zeros(4).long())]
+    with pytest.raises(snip.InputError, match="under weight or spectral norm"):
+        snip.prune(model, batches, sparsity=0.5, method=method, training=TINY)
+    masks = snip.prune(model, batches, sparsity=0.5, method="lwc", training=TINY)
+    assert any("parametrizations" in name for name in masks)
+    assert torch.isfinite(model(batches[0][0])).all()
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [

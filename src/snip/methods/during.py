@@ -12,7 +12,7 @@ from snip.data.dataset import Dataset
 from snip.masks import Masks, held_masks, release, versions
 from snip.methods.course import Course
 from snip.methods.kinds import DuringTraining
-from snip.methods.layers import require_layers
+from snip.methods.layers import require_layers, require_no_norms
 from snip.scoring.checks import scorable_parameters
 from snip.selection.budgets import OWN, checked_sparsity, kept_count
 from snip.selection.checks import require_left, require_some_kept
@@ -37,6 +37,8 @@ def competing(
     chosen = scorable_parameters(model, params)
     chosen = {n: p for n, p in chosen.items() if method.biases or is_weight(p.shape)}
     require_layers(name, unwrap(model), chosen, method.layers)
+    if not method.norms:
+        require_no_norms(name, unwrap(model), chosen)
     total = sum(p.numel() for p in chosen.values())
     require_some_kept(total, checked_sparsity(sparsity))
     require_left(kept_count(total, sparsity), chosen, held_masks(model))
