@@ -1,7 +1,9 @@
 """Every method of the table keeps the same promises; each also agrees with its definition."""
 
 import copy
+import dataclasses
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -170,6 +172,30 @@ def test_what_a_method_needs_is_a_row_of_the_papers_table():
         assert method.needs.prunings == str(len(method.rounds(0.9))), name
         assert not method.needs.pretraining, name
         assert not method.needs.objective, name
+
+
+def test_the_rivals_needs_are_those_of_table_1():
+    rivals = ("lwc", "dns", "lc", "sws", "svd", "obd", "lobs")
+    marks = {name: METHODS[name].needs for name in rivals}
+    # Criterion, pretraining, prunings, hyper-parameters, augmented objective, architecture.
+    assert {name: dataclasses.astuple(needs) for name, needs in marks.items()} == {
+        "lwc": ("magnitude", True, "many", True, False, True),
+        "dns": ("magnitude", True, "many", True, False, True),
+        "lc": ("magnitude", True, "many", True, True, False),
+        "sws": ("Bayesian", True, "soft", True, True, False),
+        "svd": ("Bayesian", True, "soft", True, True, False),
+        "obd": ("Hessian", True, "many", True, False, False),
+        "lobs": ("Hessian", True, "many", True, False, True),
+    }
+
+
+def test_the_page_about_methods_has_the_table_of_needs():
+    page = (Path(__file__).parent.parent / "docs" / "methods.md").read_text(encoding="utf-8")
+    for name, method in METHODS.items():
+        cells = [f"`{name}`", *dataclasses.astuple(method.needs)]
+        words = {True: "yes", False: "no"}
+        row = "| " + " | ".join(words.get(cell, cell) for cell in cells) + " |"
+        assert row in page, row
 
 
 @pytest.mark.parametrize("method", METHODS)

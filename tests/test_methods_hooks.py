@@ -51,6 +51,17 @@ def test_dns_thresholds_by_hand() -> None:
     assert int((weights["a.weight"].abs() > limits["a.weight"]).sum()) == 1
 
 
+def test_dns_takes_a_layer_that_is_zero_all_over() -> None:
+    weights = {"a.weight": torch.zeros(2, 2), "b.weight": torch.tensor([[1.0, -3.0]])}
+    limits = thresholds(weights, dict.fromkeys(weights, 0.0), 1)
+    assert limits["a.weight"] == 0.0
+    surgery = Surgery({n: nn.Parameter(w) for n, w in weights.items()}, limits, steps=10)
+    surgery.before_step(0)
+    assert surgery.kept[:4].tolist() == [False] * 4
+    assert surgery.kept[5]
+    assert all(score.isfinite().all() for score in surgery.scores().values())
+
+
 def test_dns_brings_back_a_connection_whose_gradient_asks_for_it() -> None:
     model = nn.Linear(2, 1, bias=False)
     model.weight.data = torch.tensor([[0.1, 2.0]])
@@ -66,6 +77,15 @@ def test_dns_brings_back_a_connection_whose_gradient_asks_for_it() -> None:
     assert surgery.kept.tolist() == [True, True]
     scores = surgery.scores()["weight"].flatten()
     assert scores[0] < scores[1]
+
+
+def test_dns_keeps_what_it_has_before_what_it_has_cut() -> None:
+    """Between the thresholds for cutting and for splicing, the larger weight may be the cut one."""
+    weight = nn.Parameter(torch.tensor([0.95, 1.05]))
+    surgery = Surgery({"weight": weight}, {"weight": 1.0}, steps=10)
+    surgery.kept[1] = False
+    scores = surgery.scores()["weight"]
+    assert scores[0] > scores[1]
 
 
 # LC

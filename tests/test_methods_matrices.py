@@ -79,6 +79,28 @@ def test_obd_with_many_classes_draws_labels_from_the_answers() -> None:
     assert ((found - exact).norm() / exact.norm()) < 0.1
 
 
+def test_obd_finds_the_same_diagonal_of_a_network_every_time() -> None:
+    """Also with many classes, whose labels it draws: a killed run must find its masks again."""
+    model, inputs = nn.Linear(3, 40), torch.randn(30, 3)
+    batch, weights = [(inputs, torch.zeros(30).long())], dict(model.named_parameters())
+    before = torch.get_rng_state()
+    one, two = (hessian_diagonal(model, batch, weights) for _ in range(2))
+    assert all(torch.equal(one[name], two[name]) for name in weights)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_obd_has_no_use_for_a_layer_that_no_answer_depends_on() -> None:
+    class Beside(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self[1](x)  # what comes out is of no use, and the third layer is not even called
+            return self[0](x)
+
+    model = Beside(nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 2))
+    weights = dict(model.named_parameters())
+    found = hessian_diagonal(model, [(torch.randn(4, 3), torch.zeros(4).long())], weights)
+    assert [bool(found[f"{k}.weight"].any()) for k in range(3)] == [True, False, False]
+
+
 def test_obd_saliency_counts_the_decay() -> None:
     weights, diagonal = {"w": torch.tensor([2.0, 1.0])}, {"w": torch.tensor([0.5, 3.0])}
     assert saliencies(weights, diagonal, 0.5)["w"].tolist() == [2.0, 1.75]

@@ -10,14 +10,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import snip
 from snip.data import load
-from snip.masks import Masks
 from snip.methods import METHODS
-from snip.methods.course import Course
 from snip.methods.kinds import DuringTraining
-from snip.methods.lwc import prune as lwc
 from snip.training import TrainConfig
-from snip.training.parts import data_of
-from snip.training.phases import Phases
 
 TRAINING = [name for name, method in METHODS.items() if isinstance(method, DuringTraining)]
 TINY = TrainConfig(lr=0.02, iterations=12, lr_drops=())
@@ -102,6 +97,18 @@ def test_a_weight_under_a_norm_is_refused_where_layers_must_be_plain() -> None:
         snip.prune(model, [(torch.randn(4, 3), torch.zeros(4).long())], sparsity=0.5, method="svd")
 
 
+@pytest.mark.parametrize("method", ["dns", "lc", "sws"])
+def test_a_weight_under_a_norm_is_refused_where_whole_rows_may_be_tried_at_zero(method) -> None:
+    """Weight norm divides by the length of a row: NaN, after who knows how many hours."""
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), nn.Linear(4, 2))
+    batches = [(torch.randn(4, 3), torch.zeros(4).long())]
+    with pytest.raises(snip.InputError, match="under weight or spectral norm"):
+        snip.prune(model, batches, sparsity=0.5, method=method, training=TINY)
+    masks = snip.prune(model, batches, sparsity=0.5, method="lwc", training=TINY)
+    assert any("parametrizations" in name for name in masks)
+    assert torch.isfinite(model(batches[0][0])).all()
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
@@ -141,19 +148,41 @@ def test_a_training_that_diverges_leaves_the_model_as_it_was() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_lwc_measures_deviations_once_in_the_dense_network() -> None:
-    """Where rounds train nothing, they must end where one shot ends: by the dense deviations."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5))
-    model[2].weight.data *= 5
-    dense = {name: p.detach().clone() for name, p in model.named_parameters() if p.ndim > 1}
-    expected = snip.select({n: w.abs() / w.std() for n, w in dense.items()}, sparsity=0.9)
+@pytest.mark.parametrize("method", TRAINING)
+def test_a_pruned_network_is_pruned_further_by_a_method_that_trains(method: str) -> None:
+    """Its first rounds would leave more than there is, and have nothing to do."""
+    model = convolutional()
+    before = snip.prune(model, next(iter(loader())), sparsity=0.5)
+    masks = snip.prune(model, loader(), sparsity=0.7, method=method, training=TINY)
+    assert masks.kept == round(masks.total * 0.3)
+    assert all(not (mask & ~before[name]).any() for name, mask in masks.items())
+    before.check(model)
 
-    class Untrained(Phases):
-        def train(self, name, config, *, start=None, hooks=None):
-            start().apply(self.model)
 
-    data = data_of([(torch.randn(4, 20), torch.zeros(4).long())])
-    weights = {name: p for name, p in model.named_parameters() if p.ndim > 1}
-    masks: Masks = lwc(Course(Untrained(model, data, TINY), 0.9, weights))
-    assert masks == expected
+@pytest.mark.parametrize("method", TRAINING)
+def test_more_than_is_left_is_refused_before_anything_is_trained(method: str) -> None:
+    model = convolutional()
+    snip.prune(model, next(iter(loader())), sparsity=0.5)
+    before = copy.deepcopy(model.state_dict())
+
+    class Unread(list):
+        def __iter__(self):
+            pytest.fail("the data was read")
+
+    with pytest.raises(snip.InputError, match="connections are to stay but only"):
+        snip.prune(model, Unread(loader()), sparsity=0.2, method=method, training=TINY)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("method", ["svd", "lc"])
+def test_a_layer_that_loses_everything_is_told_and_no_floor_is_advised(method: str) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    with torch.no_grad():
+        model[0].weight.mul_(1e-3)
+    batches = [(torch.randn(20, 8), torch.arange(20) % 3)] * 2
+    with pytest.warns(snip.SnipWarning, match=r"nothing is left of '0\.weight' .* cannot learn"):
+        masks = snip.prune(model, batches, sparsity=0.9, method=method, training=TINY)
+    assert not masks["0.weight"].any()
+    said = " ".join(snip.report(model).warnings)
+    assert "prune again with a lower sparsity or by another method" in said
+    assert "floor" not in said

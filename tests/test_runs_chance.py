@@ -51,6 +51,15 @@ def test_a_run_that_learnt_nothing_says_so(snip: Snip) -> None:
 
 
 @pytest.mark.usefixtures("empty_folder")
+def test_a_method_without_floors_is_not_told_to_use_one(snip: Snip) -> None:
+    flags = ["--method", "lc", "--sparsity", "0.9995", "--folder", "it"]
+    _, _, note = snip("run", *LENET, *flags, *UNTRAINED)
+    assert "that of guessing" in note
+    assert "nothing is left of 'fc1.weight'" in note
+    assert "floor" not in note
+
+
+@pytest.mark.usefixtures("empty_folder")
 @pytest.mark.parametrize("model", ["lenet-300-100", "stubborn_one:build"])
 def test_the_command_that_a_result_at_chance_names_works_as_printed(snip: Snip, model: str) -> None:
     Path("stubborn_one.py").write_text(STUBBORN)

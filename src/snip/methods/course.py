@@ -15,7 +15,7 @@ from snip.anatomy.parameters import unwrap
 from snip.data.batches import Batches
 from snip.masks import Masks, held_masks
 from snip.methods.schedules import Rounds
-from snip.selection.budgets import kept_count
+from snip.selection.budgets import kept_count, left_in
 from snip.selection.select import select
 from snip.selection.survivors import with_survivors
 from snip.training.config import TrainConfig
@@ -43,7 +43,7 @@ class Course:
     @property
     def kept(self) -> int:
         """kappa: how many connections may stay."""
-        return kept_count(sum(w.numel() for w in self.weights.values()), self.sparsity)
+        return self._count(self.sparsity)
 
     @property
     def images(self) -> int:
@@ -85,6 +85,14 @@ class Course:
         The training after the last is the one that follows every method.
         """
         *earlier, last = rounds(self.sparsity)
+        within = held_masks(self.model)
+        left = sum(left_in(name, weight, within) for name, weight in self.weights.items())
         for number, sparsity in enumerate(earlier, 1):
+            if self._count(sparsity) > left:
+                continue  # the network was pruned before, to less than this round would leave
             self.phases.train(f"round-{number}", training, start=partial(prune_to, sparsity))
         return prune_to(last)
+
+    def _count(self, sparsity: float) -> int:
+        """How many connections a sparsity keeps."""
+        return kept_count(sum(w.numel() for w in self.weights.values()), sparsity)

@@ -36,7 +36,8 @@ def statistics(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[float, fl
     for layer, names in layers(weights).items():
         sizes = torch.cat([weights[name].abs().flatten() for name in names]).double()
         sizes = sizes[sizes > 0]
-        found[layer] = (float(sizes.mean()), float(sizes.std(correction=0)))
+        some = sizes if len(sizes) else sizes.new_zeros(1)  # of a layer that is zero all over
+        found[layer] = (float(some.mean()), float(some.std(correction=0)))
     return found
 
 

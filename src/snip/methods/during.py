@@ -12,10 +12,11 @@ from snip.data.dataset import Dataset
 from snip.masks import Masks, held_masks, release, versions
 from snip.methods.course import Course
 from snip.methods.kinds import DuringTraining
-from snip.methods.layers import require_layers
+from snip.methods.layers import require_layers, require_no_norms
 from snip.scoring.checks import scorable_parameters
-from snip.selection.budgets import checked_sparsity
-from snip.selection.checks import require_some_kept
+from snip.selection.budgets import OWN, checked_sparsity, kept_count
+from snip.selection.checks import require_left, require_some_kept
+from snip.selection.repair import with_a_path
 from snip.training.config import TrainConfig
 from snip.training.parts import data_for, data_of
 from snip.training.phases import Phases
@@ -36,7 +37,11 @@ def competing(
     chosen = scorable_parameters(model, params)
     chosen = {n: p for n, p in chosen.items() if method.biases or is_weight(p.shape)}
     require_layers(name, unwrap(model), chosen, method.layers)
-    require_some_kept(sum(p.numel() for p in chosen.values()), checked_sparsity(sparsity))
+    if not method.norms:
+        require_no_norms(name, unwrap(model), chosen)
+    total = sum(p.numel() for p in chosen.values())
+    require_some_kept(total, checked_sparsity(sparsity))
+    require_left(kept_count(total, sparsity), chosen, held_masks(model))
     return chosen
 
 
@@ -48,14 +53,18 @@ def prune_in_phases(
     weights = competing(name, method, model, params, sparsity)
     stay = [n for n in scorable_parameters(model, params) if n not in weights]
     out = left_out(model, params) | dict.fromkeys(stay, "bias, kept")
-    masks = method.prune(Course(phases, float(sparsity), weights)).with_provenance(
+    course = Course(phases, float(sparsity), weights)
+    masks = method.prune(course).with_provenance(
         method=name,
+        scope=OWN,
         sparsity_asked=float(sparsity),
         left_out=out,
         seed=phases.config.seed,
         versions=versions(),
     )
     masks.apply(model)
+    # Nothing is repaired, which would not be the method any more; but the user hears of it.
+    with_a_path(model, masks, ((course.batches(1)[0][0],), {}), None, repair=False)
     return masks
 
 

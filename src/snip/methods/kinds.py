@@ -88,6 +88,7 @@ class DuringTraining:
     needs: Needs
     biases: bool = False  # whether biases compete with the weights; else all of them stay
     layers: tuple[type[nn.Module], ...] = ()  # the kinds of layers that it takes; empty: any
+    norms: bool = False  # whether it keeps of each weight under a norm what the norm divides by
     share: float = 0.5
     lr_scale: float = 0.1
 

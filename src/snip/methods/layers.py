@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from snip.anatomy.normed import normed_weights
 from snip.anatomy.parameters import parameter_owners
 from snip.common.errors import InputError
 
@@ -46,6 +47,20 @@ def require_layers(
             f"method {method!r} cannot take {name!r}, which a {type(owner).__name__} has: it takes "
             f"plain layers of the kinds {known}, with weights of their own. Leave it out with "
             "params=..., or use another method, such as 'lwc' or 'snip'."
+        )
+
+
+def require_no_norms(method: str, model: nn.Module, weights: Mapping[str, object]) -> None:
+    """Refuse weights under weight or spectral norm, which divide by the length of what is stored.
+
+    A method that tries zeros as it trains would make that length zero, and the loss NaN.
+    """
+    normed = next((name for name in normed_weights(model) if name in weights), None)
+    if normed is not None:
+        raise InputError(
+            f"method {method!r} cannot take {normed!r}, which is under weight or spectral norm: a "
+            "row of zeros has no length to divide by. Leave it out with params=..., or use another "
+            "method, such as 'lwc' or 'snip'."
         )
 
 

@@ -20,7 +20,7 @@ from snip.methods.kinds import DuringTraining, Needs
 from snip.methods.layers import MATRICES, columns, matrices, recorded
 from snip.methods.lenets import settings_of
 from snip.methods.schedules import exponential
-from snip.selection.budgets import apportion, kept_count
+from snip.selection.budgets import apportion, kept_count, left_in
 from snip.selection.topk import keep_top
 from snip.training.phases import steady
 
@@ -157,10 +157,7 @@ def _counts(
     sizes, left, pattern = {}, {}, {}
     for name, layer in layers.items():
         sizes[name] = sum(map(math.prod, layer.shapes.values()))
-        left[name] = sum(
-            int(within[n].count_nonzero()) if n in within else math.prod(shape)
-            for n, shape in layer.shapes.items()
-        )
+        left[name] = sum(left_in(n, course.weights[n], within) for n in layer.shapes)
         published = settings_of(course.model, f"{name}.weight").kept
         widest = max(layer.shapes.values(), key=math.prod)
         pattern[name] = published or sum(widest) / math.prod(widest)

@@ -47,4 +47,5 @@ def prune(course: Course) -> Masks:
 LWC = DuringTraining(
     prune,
     Needs("magnitude", pretraining=True, prunings="many", hyperparameters=True, architecture=True),
+    norms=True,
 )

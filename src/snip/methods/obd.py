@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import nn
 
+from snip.anatomy.device import device_of
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.progress import track
 from snip.masks import Masks
@@ -35,6 +36,8 @@ def hessian_diagonal(
     ReLU and max pooling the logits are linear in any one weight, so that it is the exact Hessian's.
     """
     layers = matrices(model, weights)
+    # One of its own, so that the same network has the same diagonal when a killed run goes on.
+    generator = torch.Generator(device_of(model)).manual_seed(0)
     found = {name: torch.zeros_like(w, dtype=torch.float64) for name, w in weights.items()}
     images = 0
     with undisturbed(model), torch.enable_grad():
@@ -43,16 +46,18 @@ def hessian_diagonal(
             images += len(inputs)
             with recorded(layers) as calls:
                 logits = model(inputs)
-            outputs = [output for name in layers for _, output in calls[name]]
-            for answer in _weighted_answers(logits):
-                gradients = iter(torch.autograd.grad(answer, outputs, retain_graph=True))
-                for name, layer in layers.items():
-                    used = [(x, next(gradients)) for x, _ in calls[name]]
-                    _add_squares(found, name, layer, used)
+            _add(found, layers, calls, _weighted_answers(logits, generator))
     return {name: total / images for name, total in found.items()}
 
 
-def _weighted_answers(logits: torch.Tensor) -> Iterator[torch.Tensor]:
+def _gradients(answer: torch.Tensor, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Of what the layers gave; zeros where the answer does not depend on it."""
+    found = torch.autograd.grad(answer, outputs, retain_graph=True, allow_unused=True)
+    pairs = zip(found, outputs, strict=True)
+    return [torch.zeros_like(output) if g is None else g for g, output in pairs]
+
+
+def _weighted_answers(logits: torch.Tensor, generator: torch.Generator) -> Iterator[torch.Tensor]:
     """sum over images of sqrt(p_c) log p_c, once per class c: its gradients, squared, add up."""
     answers = logits.log_softmax(1)
     likely = answers.detach().exp()
@@ -60,17 +65,35 @@ def _weighted_answers(logits: torch.Tensor) -> Iterator[torch.Tensor]:
         for kind in range(logits.shape[1]):
             yield (likely[:, kind].sqrt() * answers[:, kind]).sum()
         return
-    drawn = torch.multinomial(likely, MOST_CLASSES, replacement=True)
+    drawn = torch.multinomial(likely, MOST_CLASSES, replacement=True, generator=generator)
     for kinds in drawn.unbind(1):
         yield answers.gather(1, kinds[:, None]).sum() / MOST_CLASSES**0.5
 
 
-def _add_squares(
-    found: Scores, name: str, layer: nn.Module, used: list[tuple[torch.Tensor, torch.Tensor]]
+def _add(
+    found: Scores,
+    layers: Mapping[str, nn.Module],
+    calls: Mapping[str, list[tuple[torch.Tensor, torch.Tensor]]],
+    answers: Iterable[torch.Tensor],
 ) -> None:
-    """Add the squared gradient of each image. Positions and calls add up before the square."""
-    x = torch.cat([columns(layer, inputs) for inputs, _ in used], 3)  # [B, groups, K, positions]
-    d = torch.cat([rows(layer, gradient) for _, gradient in used], 3)  # [B, groups, O, positions]
+    """Add the squared gradients of the answers about one batch, layer by layer."""
+    used = {name: layer for name, layer in layers.items() if calls[name]}
+    outputs = [output for name in used for _, output in calls[name]]
+    # [B, groups, K, positions]; the calls of a layer are so many more positions.
+    patches = {n: torch.cat([columns(m, x) for x, _ in calls[n]], 3) for n, m in used.items()}
+    for answer in answers:
+        gradients = iter(_gradients(answer, outputs))
+        for name, layer in used.items():
+            own = [rows(layer, next(gradients)) for _ in calls[name]]
+            _add_squares(found, name, patches[name], torch.cat(own, 3))
+
+
+def _add_squares(found: Scores, name: str, x: torch.Tensor, d: torch.Tensor) -> None:
+    """Add the squared gradient of each image. Positions add up before the square.
+
+    x: [B, groups, K, positions], what the layer's matrix was applied to; d: [B, groups, O,
+    positions], the gradient of what came out.
+    """
     weight, bias = f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")
     if weight in found:
         if x.shape[3] == 1:  # the square of a product is the product of the squares

@@ -11,6 +11,7 @@ from snip.anatomy.packed import packed_parts
 from snip.common.errors import listed
 from snip.masks import Masks, empty_layers
 from snip.paths.connectivity import Connectivity
+from snip.selection.budgets import OWN
 
 ENOUGH = 0.3  # of what a layer would keep if all were equally sparse: a floor to name
 
@@ -32,6 +33,8 @@ def warnings_of(model: nn.Module, masks: Masks, found: Connectivity) -> tuple[st
 def _fix(masks: Masks) -> str:
     """What to try. A report cannot try it, which takes the scores: `prune` does."""
     asked = masks.provenance
+    if asked.scope == OWN:
+        return "prune again with a lower sparsity or by another method"
     if asked.budget == "flops":
         return "prune again with a lower sparsity or with budget='connections'"
     if asked.scope == "global":  # floor="auto" may have been asked for, and have found no cure

@@ -11,6 +11,7 @@ from snip.common.errors import listed
 from snip.common.figures import percent
 from snip.common.places import exists
 from snip.masks import Masks, empty_layers
+from snip.methods import training_method
 from snip.runs.result import RunResult
 from snip.training.journal import MASKS
 
@@ -35,7 +36,8 @@ def chance_note(result: RunResult) -> str | None:
         return None
     path, config = result.folder / MASKS, result.config
     empty = empty_layers(Masks.load(path)) if exists(path) else []
-    nothing_left = f"nothing is left of {listed(empty)} (try --floor 10); " if empty else ""
+    floor = "" if training_method(config.method) else " (try --floor 10)"
+    nothing_left = f"nothing is left of {listed(empty)}{floor}; " if empty else ""
     lr = config.training.lr
     pruned = (
         f", at the sparsity ({percent(result.sparsity)}), and at dead units and paths in "

@@ -12,6 +12,7 @@ from snip.anatomy.normed import layer_name
 from snip.common.errors import InputError, KindError, nearest
 
 SCOPES = ("global", "layer", "uniform", "erk")
+OWN = "own"  # in a provenance: the method ranks by a rule of its own and takes no scope or floor
 Scope = str | Mapping[str, float]
 Shares = list[tuple[list[str], int]]  # (parameters ranked together, how many they keep)
 
@@ -54,6 +55,11 @@ def check_scope_names(scope: Scope, parameters: Mapping[str, object]) -> None:
 def kept_count(total: int, sparsity: float) -> int:
     """kappa = round(m (1 - sparsity)) of Algorithm 1."""
     return round(total * (1 - sparsity))
+
+
+def left_in(name: str, tensor: torch.Tensor, within: Mapping[str, torch.Tensor] | None) -> int:
+    """How many connections of a parameter may still be kept inside the masks `within`."""
+    return int(within[name].count_nonzero()) if within and name in within else tensor.numel()
 
 
 def shares(scores: Mapping[str, torch.Tensor], sparsity: float, scope: Scope) -> Shares:

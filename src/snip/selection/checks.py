@@ -10,9 +10,9 @@ import torch
 
 from snip.anatomy.normed import layer_name
 from snip.common.checks import all_finite
-from snip.common.errors import InputError, KindError, warn
+from snip.common.errors import InputError, KindError, listed, warn
 from snip.masks import Masks
-from snip.selection.budgets import Scope, check_scope, checked_sparsity, kept_count
+from snip.selection.budgets import Scope, check_scope, checked_sparsity, kept_count, left_in
 from snip.selection.granularity import Block, Granularity
 
 
@@ -39,6 +39,20 @@ def require_some_kept(total: int, sparsity: float) -> None:
         raise InputError(
             f"sparsity {sparsity!r} keeps 0 of {total:,} connections: nothing would be left to "
             f"train. {1 - 1 / total!r} keeps one."
+        )
+
+
+def require_left(
+    count: int, tensors: Mapping[str, torch.Tensor], within: Mapping[str, torch.Tensor] | None
+) -> None:
+    """Refuse to keep more connections than the masks `within` have left of some parameters."""
+    left = sum(left_in(name, tensor, within) for name, tensor in tensors.items())
+    if count > left:
+        total = sum(tensor.numel() for tensor in tensors.values())
+        raise InputError(
+            f"{count:,} connections are to stay but only {left:,} of {total:,} are left in "
+            f"{listed(list(tensors))}: the model is pruned already; ask for a sparsity of at "
+            f"least {1 - left / total!r} there."
         )
 
 

@@ -40,23 +40,25 @@ def with_a_path(
 ) -> Masks:
     """The masks, or with `repair` others if no path is left; a warning says what was done.
 
-    `call` is what the model was called with, `learned` knows on which outputs the loss depends, and
-    `select(floor=...)` selects again. A network without a path computes a constant, and hours of
-    training would be lost. It is repaired and not refused, because the repaired masks keep as many
-    connections as were asked for, and a script that tries many sparsities goes on.
+    `call` is what the model was called with, `learned` knows on which outputs the loss depends,
+    and `select(floor=...)` selects again; None if nothing can. A network without a path computes a
+    constant, and hours of training would be lost. It is repaired and not refused, because the
+    repaired masks keep as many connections as were asked for, and a script that tries many
+    sparsities goes on.
     Outputs that no input reaches are repaired if a floor reaches them all. Whoever chose a floor or
     a scope is told what would help. Every network is followed: layers that keep thousands of
     connections may still fail to meet. Of `silent` layers, on which the loss does not depend, the
     user has heard already.
     """
+    floors = select is not None  # whether there is a floor to advise
     if call is None:
-        _warn_of_empty(model, masks, silent, bypassed=False)
+        _warn_of_empty(model, masks, silent, bypassed=False, floors=floors)
         return masks
     with following(model, call, batch_dim, learned) as follow:
         found = follow(masks)
         wanted = _wanted(follow, masks, found)
         if found is None or not wanted:  # the probe knows nothing of this model
-            _warn_of_empty(model, masks, silent, bypassed=False)
+            _warn_of_empty(model, masks, silent, bypassed=False, floors=floors)
             return masks
         better = masks
         if found.reached < wanted:
@@ -69,7 +71,7 @@ def with_a_path(
         if cut:
             return _repaired(model, better, _Search(follow, wanted, wanted, cut), select, repair)
     if better is masks:
-        _warn_of_empty(model, masks, silent, bypassed=True)
+        _warn_of_empty(model, masks, silent, bypassed=True, floors=floors)
     return better
 
 
@@ -198,14 +200,15 @@ def _nearly_empty(masks: Masks) -> list[str]:
 
 
 def _warn_of_empty(
-    model: nn.Module, masks: Masks, silent: Sequence[str], *, bypassed: bool
+    model: nn.Module, masks: Masks, silent: Sequence[str], *, bypassed: bool, floors: bool
 ) -> None:
     empty = [name for name in empty_layers(masks, packed_parts(model)) if name not in silent]
     if empty:
         how = "passes by another way" if bypassed else "ends there unless a shortcut passes it by"
+        advice = "scope='global' with a floor=... keeps some of every layer."
         warn(
             f"nothing is left of {listed(empty)} at sparsity {masks.sparsity:.4g}: the signal "
-            f"{how}. scope='global' with a floor=... keeps some of every layer."
+            f"{how}. {advice if floors else 'A lower sparsity keeps more.'}"
         )
 
 

@@ -9,15 +9,16 @@ from fractions import Fraction
 import torch
 
 from snip.anatomy.packed import Packed, part_names, split
-from snip.common.errors import InputError, listed
+from snip.common.errors import InputError
 from snip.masks import Masks, Provenance
 from snip.selection.blocks import keep_blocks
-from snip.selection.budgets import Scope, kept_count, layers, shares
+from snip.selection.budgets import Scope, kept_count, layers, left_in, shares
 from snip.selection.checks import (
     check_request,
     check_scores,
     check_within,
     require_a_group,
+    require_left,
     warn_of_unused_sparsity,
 )
 from snip.selection.digits import Cost
@@ -121,14 +122,7 @@ def _keep(
     reach: bool = False,
 ) -> dict[str, torch.Tensor]:
     """The `count` highest scores, or an error if fewer connections than that are left."""
-    left = sum(_left(name, score, within) for name, score in scores.items())
-    if count > left:
-        total = sum(score.numel() for score in scores.values())
-        raise InputError(
-            f"{count:,} connections are to stay but only {left:,} of {total:,} are left in "
-            f"{listed(list(scores))}: the model is pruned already; ask for a sparsity of at "
-            f"least {1 - left / total!r} there."
-        )
+    require_left(count, scores, within)
     return _best(granularity, scores, count, within, reach=reach)
 
 
@@ -205,7 +199,7 @@ def _by_cost(
     exact = {name: Fraction(str(float(costs[name]))) for name in scores}
     total = sum(score.numel() * exact[name] for name, score in scores.items())
     affordable = total * (1 - Fraction(str(sparsity)))
-    left = sum(_left(name, score, within) * exact[name] for name, score in scores.items())
+    left = sum(left_in(name, score, within) * exact[name] for name, score in scores.items())
     if left < affordable:
         raise InputError(
             f"the model is pruned already, to {float(1 - left / total):.4%} of its cost saved: ask "
@@ -222,13 +216,8 @@ def _floor_of(
 ) -> int:
     """How many connections a layer keeps at least; never more than it has left."""
     size = sum(scores[name].numel() for name in names)
-    left = sum(_left(name, scores[name], within) for name in names)
+    left = sum(left_in(name, scores[name], within) for name in names)
     return min(left, int(floor) if floor >= 1 else round(size * floor))
-
-
-def _left(name: str, score: torch.Tensor, within: Tensors | None) -> int:
-    """How many connections of a parameter may still be kept."""
-    return int(within[name].count_nonzero()) if within and name in within else score.numel()
 
 
 def _count(masks: Tensors, names: list[str]) -> int:
