@@ -55,9 +55,9 @@ def network_to_score(config: RunConfig) -> nn.Module:
 def kept_by_sparsity(
     config: RunConfig, dataset: Dataset, sparsities: Sequence[float]
 ) -> dict[float, dict[str, int]]:
-    """How many connections each parameter keeps at each sparsity, from the run's own scores.
+    """How many connections each layer's weight keeps at each sparsity, by the run's own scores.
 
-    A sparsity that leaves nothing of a small network is left out.
+    Sparsity 0 keeps all. One that leaves nothing of a small network is left out.
     """
     model = network_to_score(config)
     scores = _scores(config, model, list(scoring_batches(config, dataset)))
@@ -65,7 +65,11 @@ def kept_by_sparsity(
     for sparsity in sparsities:
         with suppress(InputError):
             masks = _selected(config, model, scores, sparsity)
-            found[sparsity] = {name: int(mask.count_nonzero()) for name, mask in masks.items()}
+            found[sparsity] = {
+                name: int(mask.count_nonzero())
+                for name, mask in masks.items()
+                if is_weight(mask.shape)
+            }
     return found
 
 
