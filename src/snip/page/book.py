@@ -48,7 +48,7 @@ class Book:
             "scored": {e["scored"]: scored[e["scored"]] for e in explored.values() if e["scored"]},
             "colours": colours(),
         }
-        return page(self._story(runs), data, live=live)
+        return page(self._story(runs) | {"first": _most_to_see(data)}, data, live=live)
 
     def live(self) -> str:
         """What may have changed since the page was made, as JSON."""
@@ -70,6 +70,17 @@ class Book:
             "version": __version__,
             "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         }
+
+
+def _most_to_see(data: dict[str, Any]) -> str:
+    """The run that is looked at first: one with a picture and sliders, if there is one."""
+
+    def seen(key: str) -> int:
+        explored = data["explored"][key]
+        scored = data["scored"].get(explored["scored"]) or {}
+        return 2 * bool(explored["picture"]) + bool(scored.get("layers"))
+
+    return max(data["explored"], key=seen)
 
 
 def _keys(runs: Sequence[Run]) -> list[str]:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from snip.common.figures import percent
 from snip.experiments.paper_numbers import PaperNumber, paper_number
+from snip.methods import training_method
 from snip.runs import RunConfig, RunResult
 from snip.training import paper_schedule
+from snip.training.schedule import first_training
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,20 @@ def _difference(errors: Sequence[float], paper: float) -> str:
 def _notes(result: RunResult) -> list[str]:
     """What makes this another experiment than the paper's."""
     config = result.config
-    usual = paper_schedule(config.dataset).iterations
     notes = []
-    if config.training.iterations != usual:
+    if shortened_schedule(config):
+        usual = paper_schedule(config.dataset).iterations
         notes.append(f"{config.training.iterations:,} iterations, the paper's schedule {usual:,}")
-    if config.sparsity and config.protocol != "redraw":
+    at_start = training_method(config.method) is None
+    if config.sparsity and at_start and config.protocol != "redraw":
         notes.append("trains the scored draw, as the paper's text; its authors' code draws again")
     if result.dataset_note:
         notes.append(f"data: {result.dataset_note}")
     return notes
+
+
+def shortened_schedule(config: RunConfig) -> bool:
+    """Whether a run is shorter or longer than the paper's; methods that train have lengths of
+    their own."""
+    usual = first_training if config.sparsity and training_method(config.method) else paper_schedule
+    return config.training.iterations != usual(config.dataset).iterations

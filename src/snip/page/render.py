@@ -46,7 +46,7 @@ def _harmless(value: Any) -> Any:
 @cache
 def _assets() -> tuple[list[str], str]:
     scripts = [(ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS]
-    style = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in STYLES) + STYLE
+    style = STYLE + "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in STYLES)
     return scripts, style
 
 

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 from typing import Any
 
-from snip.common.console import remark
+from snip.common.console import finish, remark, say
 from snip.common.errors import InputError
 from snip.page.book import Book
 from snip.page.render import policy
@@ -62,7 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n")
         return self._answer(HTTPStatus.OK, kind, text)
 
-    do_HEAD = do_GET
+    do_HEAD = do_GET  # noqa: N815
 
     def _page(self) -> str:
         return self.server.book.page(live=True)
@@ -94,8 +94,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 def serve(book: Book, port: int = 0) -> None:
     """Serve the page until Ctrl-C."""
-    from snip.common.console import finish, say
-
     with PageServer(book, port) as server:
         say(server.address)
         finish()

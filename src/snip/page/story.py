@@ -11,7 +11,7 @@ from markupsafe import Markup
 from snip.common.errors import escaped, shortened
 from snip.common.figures import percent
 from snip.masks.html import content as masks_html
-from snip.page.comparison import paper_of, pruned_by
+from snip.page.comparison import paper_of, pruned_by, shortened_schedule
 from snip.page.finding import Run
 from snip.reports.html import content as report_html
 from snip.runs import RunConfig, chance_note, seeds_of
@@ -38,11 +38,13 @@ class Shown:
     error: str
     paper: str
     took: str
+    before: str  # time of trainings before the last
     steps: str
     left: str
     engine: str
     problems: tuple[str, ...]
     layers: Markup  # the table of what each layer keeps
+    unpruned: str  # what is said in its place
     command: str
     facts: dict[str, str]
 
@@ -63,11 +65,15 @@ def shown(run: Run, key: str, command_of: CommandOf) -> Shown:
         error=_error(run),
         paper="" if paper is None else percent(paper.error),
         took=_took(run),
+        before=_before(run),
         steps=_steps(run),
         left=_left(run),
         engine=_engine(run),
         problems=(*run.problems, *_notes(run)),
         layers=_layers(run),
+        unpruned="Nothing: this is the dense network."
+        if config is not None and not config.sparsity
+        else "Not known: there are no masks to read in this run's folder.",
         command="" if config is None else command_of(config, result.threads if result else None),
         facts=_facts(run),
     )
@@ -116,7 +122,9 @@ def _name(run: Run) -> str:
     if config is None:
         return _short(run.folder.resolve().name)
     redrawn = ["redraw"] if config.sparsity and config.protocol == "redraw" else []
-    parts = [config.model, config.dataset, pruned_by(config), *redrawn, f"seed {config.seed}"]
+    length = [f"{config.training.iterations:,} iterations"] if shortened_schedule(config) else []
+    parts = [config.model, config.dataset, pruned_by(config), *redrawn, *length]
+    parts.append(f"seed {config.seed}")
     return _short(" · ".join(parts))
 
 
@@ -157,10 +165,14 @@ def _error(run: Run) -> str:
 
 def _took(run: Run) -> str:
     if run.result is not None:
-        earlier = sum(cost.get("seconds", 0.0) for cost in run.result.cost.values())
-        more = f" after {duration(earlier)} of trainings before" if earlier else ""
-        return f"{duration(run.result.seconds)}{more}"
+        return duration(run.result.seconds)
     return f"{duration(run.history[-1].seconds)} so far" if run.history else ""
+
+
+def _before(run: Run) -> str:
+    """Of a method that prunes a trained network: the trainings before the last."""
+    earlier = [] if run.result is None else list(run.result.cost.values())
+    return f"and {duration(sum(c.get('seconds', 0.0) for c in earlier))} before" if earlier else ""
 
 
 def _steps(run: Run) -> str:
@@ -211,7 +223,7 @@ def _facts(run: Run) -> dict[str, str]:
         result = run.result
         facts |= {
             "Versions": _pairs(result.versions),
-            "Machine": f"{_pairs(result.machine)}, {result.device}, {result.threads} threads",
+            "Machine": f"{_pairs(result.machine)}; on {result.device}, threads {result.threads}",
             "Date": result.date,
             "Selected": f"iteration {result.selected_iteration:,} by validation error",
             "Errors": f"{percent(result.test_error)} selected, {percent(result.final_test_error)} "

@@ -30,7 +30,7 @@
       ],
       series: [{}, ...snip.data.curves.map((run, index) => ({
         label: run.name, stroke: snip.series(index), dash: snip.dash(index), width: 2,
-        spanGaps: true, show: !hidden.has(run.key), points: { show: run.iterations.length < 30 },
+        spanGaps: true, show: !hidden.has(run.key), points: { show: run.iterations.length < 3, size: 6 },
       }))],
       hooks: { setCursor: [(u) => showValues(u.cursor.idx)] },
     };
@@ -66,23 +66,10 @@
       chart.setSeries(index + 1, { show: box.checked });
     });
     name.textContent = run.name;
-    label.append(box, mark(index), name, value);
+    label.append(box, snip.mark(index), name, value);
     item.append(label);
     shownValues[index] = value;
     return item;
-  }
-
-  function mark(index) {
-    const space = "http://www.w3.org/2000/svg";
-    const svg = document.createElementNS(space, "svg"), line = document.createElementNS(space, "line");
-    for (const [name, value] of Object.entries({
-      x1: 0, x2: 26, y1: 6, y2: 6, "stroke-width": 3, stroke: snip.series(index),
-      "stroke-dasharray": snip.dash(index).join(" ") || "none",
-    })) line.setAttribute(name, value);
-    svg.setAttribute("viewBox", "0 0 26 12");
-    svg.setAttribute("aria-hidden", "true");
-    svg.append(line);
-    return svg;
   }
 
   function drawAll() {

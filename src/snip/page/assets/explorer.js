@@ -89,7 +89,7 @@
     slider("layer-sparsity", snip.percent(sparsity, 0));
     snip.id("layer-rows").replaceChildren(...layers.names.map((name, layer) => {
       const kept = layers.kept[at][layer], total = layers.totals[layer];
-      return row([name, kept.toLocaleString("en"), total.toLocaleString("en")], kept / total);
+      return row([name, kept.toLocaleString("en"), total.toLocaleString("en")], kept / total, layer);
     }));
     if (layerChart) layerChart.setCursor({
       left: layerChart.valToPos(100 * sparsity, "x"), top: layerChart.over.clientHeight / 2,
@@ -97,19 +97,16 @@
   }
 
   // A row as the page's tables of layers have it, with a bar.
-  function row(cells, share) {
-    const line = document.createElement("tr"), space = "http://www.w3.org/2000/svg";
+  function row(cells, share, layer) {
+    const line = document.createElement("tr");
     if (!share) line.className = "empty";
-    for (const text of cells) line.append(cell(text));
-    const bar = document.createElementNS(space, "svg"), part = document.createElementNS(space, "rect");
-    for (const [name, value] of [["class", "bar"], ["viewBox", "0 0 100 8"],
-      ["preserveAspectRatio", "none"], ["aria-hidden", "true"]]) bar.setAttribute(name, value);
-    part.setAttribute("width", 100 * share);
-    part.setAttribute("height", 8);
-    bar.append(part);
-    const last = cell(snip.percent(share));
-    last.prepend(bar);
-    line.append(last);
+    line.append(...cells.map(cell), cell(snip.percent(share)));
+    const bar = snip.drawing("svg", {
+      class: "bar", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true",
+    });
+    bar.append(snip.drawing("rect", { width: 100 * share, height: 8 }));
+    line.lastChild.prepend(bar);
+    line.firstChild.prepend(snip.mark(layer));
     return line;
   }
 

@@ -15,6 +15,20 @@ const snip = {
     const width = Math.max(place.clientWidth, 120);
     return { width, height: Math.round(Math.min(Math.max(width * tall, 230), 400)) };
   },
+  drawing: (kind, attributes) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", kind);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    return made;
+  },
+  // A piece of the line that a series has in a chart.
+  mark: (index) => {
+    const svg = snip.drawing("svg", { class: "mark", viewBox: "0 0 26 12", "aria-hidden": "true" });
+    svg.append(snip.drawing("line", {
+      x1: 0, x2: 26, y1: 6, y2: 6, "stroke-width": 3, stroke: snip.series(index),
+      "stroke-dasharray": snip.dash(index).join(" ") || "none",
+    }));
+    return svg;
+  },
   axis: (values, more = {}) => ({
     stroke: snip.colour("--soft"),
     font: "13px system-ui, sans-serif",
