@@ -59,7 +59,8 @@ class Explorer:
                 return {"classes": _classes(config, dataset), "layers": _layers(config, dataset)}
             except InputError as error:
                 reason = str(error)
-        return {"classes": None, "layers": None, "reason": f"There are no sliders here: {reason}"}
+        reason = escaped(f"There are no sliders here: {reason}")
+        return {"classes": None, "layers": None, "reason": reason}
 
     def _refusal(self, config: RunConfig) -> str | None:
         if not self._score:
