@@ -262,7 +262,7 @@ def test_hostile_names_are_text(opened: Open, runs: Path, tmp_path: Path) -> Non
         assert "\u202e" not in page.content()
         assert page.locator("main img, main svg[onload]").count() == 0
         assert page.locator("h1").is_visible()
-        assert page.title().endswith("– Snip report")
+        assert page.title().endswith("Snip report")
 
 
 def test_hostile_layer_names_in_the_explorer(

@@ -18,8 +18,9 @@ DECISIVE = ("model", "sparsity", "dataset", "method", "optimizer")
 def command_of(config: RunConfig, threads: int | None = None) -> str:
     """`snip run` with the flags that differ from their defaults; `threads` decide last bits."""
     values = _values(config)
-    base = run_config({name: _given(name, values[name]) for name in DECISIVE})
-    usual = _values(base)
+    plain = _values(run_config({name: values[name] for name in ("model", "sparsity")}))
+    usual = _values(run_config({name: values[name] for name in DECISIVE}))
+    usual |= {name: plain[name] for name in DECISIVE}
     # Of your own network the length is asked for, unless it is given.
     needed = (*ALWAYS, "iterations") if config.is_user_model else ALWAYS
     names = [name for name in values if name in needed or values[name] != usual[name]]
