@@ -13,6 +13,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 MISSING = "there is no chromium here: install it (apt-get install chromium) to test the page."
+PATIENCE = 120_000  # milliseconds: the machine may be busy
 
 Open = Callable[..., Page]
 
@@ -39,6 +40,7 @@ def opened(browser: Browser) -> Iterator[Open]:
 
     def open_page(address: str | Path, **settings: object) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **settings})
+        context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = context.new_page()
         page.complaints, page.requests = [], []

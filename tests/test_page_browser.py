@@ -242,6 +242,10 @@ def test_a_narrow_window_does_not_scroll_sideways(
         for tab in ("#tab-own", "#tab-classes", "#tab-layers"):
             page.click(tab)
             assert page.evaluate("document.documentElement.scrollWidth") == width
+        cells = page.eval_on_selector_all(
+            "td:has(.bar)", "all => all.map(td => [td.scrollWidth, td.offsetWidth])"
+        )
+        assert all(inside <= outside for inside, outside in cells)  # a number beside its bar
         page.set_viewport_size({"width": 1000, "height": 700})
         page.set_viewport_size({"width": width, "height": 700})
         page.wait_for_timeout(200)

@@ -18,6 +18,7 @@ STYLE = """
 .snip-table tbody tr { border-bottom: 1px solid rgba(128, 128, 128, 0.25); }
 .snip-table .bar { float: left; width: 80px; height: 8px; margin: 0.45em 12px 0 0;
   border-radius: 4px; background: rgba(128, 128, 128, 0.25); overflow: hidden; }
+.snip-table td:has(.bar) { min-width: 165px; }
 .snip-table .bar rect { fill: #3b8ed0; }
 .snip-table .empty td { color: #d9701e; }
 .snip-table .total td { font-weight: 600; }
