@@ -41,7 +41,7 @@ def run_python(
     )
 
 
-def start_run(folder: Path) -> "subprocess.Popen[str]":
+def start_run(folder: Path, *flags: str) -> "subprocess.Popen[str]":
     """A `snip run` of some minutes in a process that hears all signals, whoever started us."""
 
     def hear() -> None:
@@ -49,7 +49,7 @@ def start_run(folder: Path) -> "subprocess.Popen[str]":
             signal.signal(number, signal.SIG_DFL)
 
     return subprocess.Popen(
-        [sys.executable, "-m", "snip", "run", *LONG, "--folder", str(folder)],
+        [sys.executable, "-m", "snip", "run", *LONG, *flags, "--folder", str(folder)],
         env=os.environ | SEES_THIS_TREE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -46,7 +46,7 @@ def found(*, inner: bool) -> dict[str, set[str]]:
 def test_every_import_is_declared(inner: bool) -> None:
     declared = distributions(PROJECT["dependencies"])
     if inner:  # an import inside a function may be of a package that only an extra brings
-        for extra in ("data", "onnx"):
+        for extra in ("data", "onnx", "tensorboard"):
             declared |= distributions(PROJECT["optional-dependencies"][extra])
     known = packages_distributions()
     undeclared = {

@@ -35,8 +35,8 @@ class Checker(HTMLParser):
         self.open.append(tag)
         if tag == "tr":
             self.rows.append([])
-        if tag == "i":
-            self.widths.append(dict(attrs)["style"])
+        if tag == "rect":
+            self.widths.append(dict(attrs)["width"])
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -59,7 +59,7 @@ def test_a_notebook_shows_a_table():
         [evil, "0", "4", "0.00%"],
         ["total", "4", "20", "20.00%"],
     ]
-    assert checker.widths == ["width:25.00%", "width:0.00%", "width:20.00%"]
+    assert checker.widths == ["25.00", "0.00", "20.00"]
     assert "<script>" not in html
     assert "http" not in html
 

@@ -7,7 +7,8 @@ from PIL import Image
 
 import snip
 from snip.masks import Provenance
-from snip.reports.pictures import _filters, _pixels, survivors
+from snip.reports.pictures import survivors
+from snip.reports.views import filters, pixels
 
 
 def lenet_masks():
@@ -37,19 +38,19 @@ def test_two_panels_for_images_and_one_without(tmp_path):
 def test_connections_per_pixel_by_hand():
     mask = torch.zeros(5, 12, dtype=torch.bool)
     mask[:3, 0] = mask[4, 6] = mask[1, 11] = True
-    assert _pixels(mask, (2, 2, 3)).tolist() == [[4, 0, 0], [0, 0, 1]]
-    assert _pixels(mask, (1, 3, 4)).tolist() == [[3, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
-    assert _pixels(mask, (1, 5, 5)) is None
-    assert _pixels(mask, None) is None
-    assert _pixels(torch.ones(2, 784).bool(), None).shape == (28, 28)
+    assert pixels(mask, (2, 2, 3)).tolist() == [[4, 0, 0], [0, 0, 1]]
+    assert pixels(mask, (1, 3, 4)).tolist() == [[3, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    assert pixels(mask, (1, 5, 5)) is None
+    assert pixels(mask, None) is None
+    assert pixels(torch.ones(2, 784).bool(), None).shape == (28, 28)
 
 
 def test_filters_by_hand():
     mask = torch.zeros(2, 3, 2, 2, dtype=torch.bool)
     mask[0, :, 0, 0] = mask[1, 1, 1, 0] = True
-    assert _filters(mask).tolist() == [[[3, 0], [0, 0]], [[0, 0], [1, 0]]]
-    assert _filters(torch.ones(2, 3, 1, 1).bool()) is None
-    assert _filters(torch.ones(2, 3, 5).bool()) is None
+    assert filters(mask).tolist() == [[[3, 0], [0, 0]], [[0, 0], [1, 0]]]
+    assert filters(torch.ones(2, 3, 1, 1).bool()) is None
+    assert filters(torch.ones(2, 3, 5).bool()) is None
 
 
 @pytest.mark.parametrize("channels", [1, 3, 20])

@@ -57,6 +57,14 @@ Epochs = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
+Log = Annotated[
+    list[str] | None,
+    option(
+        help="Log the evaluations as well: tensorboard, into the run's folder.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
 Out = Annotated[Path, option(help="Folder of run folders.", metavar="FOLDER")]
 Folder = Annotated[
     Path | None,
@@ -76,6 +84,7 @@ def command(
     out: Out = Path("runs"),
     folder: Folder = None,
     resume: Annotated[bool, switch(help="Go on from the last checkpoint.")] = True,
+    log: Log = None,
     dry_run: Annotated[bool, switch("--dry-run", help="Show the configuration only.")] = False,
     data_dir: DataDir = None,
     download: Download = False,
@@ -117,6 +126,7 @@ def command(
         download=download,
         resume=resume,
         device=device,
+        log=log or (),
         on_state=partial(remark_on_state, place) if resume else None,
     )
     show_result(result)

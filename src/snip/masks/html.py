@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 
 
 def as_html(masks: Masks) -> str:
+    """Masks with the style that they need."""
+    return page(content(masks))
+
+
+def content(masks: Masks) -> str:
     """How many connections of each parameter are kept, with bars."""
     kept = [*(int(mask.count_nonzero()) for mask in masks.values()), masks.kept]
     totals = [*(mask.numel() for mask in masks.values()), masks.total]
@@ -23,4 +28,4 @@ def as_html(masks: Masks) -> str:
         "share": [percent(share) for share in shares],
     }
     kinds = ["" if count else "empty" for count in kept[:-1]]
-    return page(table(cells, bars="share", fractions=shares, kinds=[*kinds, "total"]))
+    return table(cells, bars="share", fractions=shares, kinds=[*kinds, "total"])

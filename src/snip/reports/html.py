@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 
 def as_html(report: Report) -> str:
+    """A report with the style that it needs."""
+    return page(content(report))
+
+
+def content(report: Report) -> str:
     """The table with density bars, the totals, the warnings and what was left out."""
     densities = [*(row.density for row in report.rows), 1 - report.sparsity]
     kinds = ["empty" if row.units and not row.kept else "" for row in report.rows]
@@ -22,7 +27,7 @@ def as_html(report: Report) -> str:
         f'<p class="warning"><b>Warning:</b> {escape(warning)}</p>' for warning in report.warnings
     )
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in report.notes)
-    return page(f"{rows}{lines}{warnings}{notes}{_left_out(report)}")
+    return f"{rows}{lines}{warnings}{notes}{_left_out(report)}"
 
 
 def _left_out(report: Report) -> str:

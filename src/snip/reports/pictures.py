@@ -14,11 +14,11 @@ from snip.common.errors import InputError
 from snip.common.files import write_with
 from snip.common.places import PathLike
 from snip.masks import Masks
+from snip.reports.views import filters, pixels, tiled
 
 FORMATS = (".png", ".svg", ".pdf")
 BLUE, ORANGE, INK, PALE = "#0072b2", "#d55e00", "#222222", "#e6e6e6"  # Okabe-Ito, safe for all eyes
 COLOURS = "cividis"  # its order of brightness survives every kind of colour blindness
-MOST_FILTERS = 256  # more would be too small to see
 
 
 def survivors(
@@ -59,7 +59,7 @@ def _figure(
 
     first_name, first = next(iter(weights.items()))
     shape = image_shape or _remembered_shape(masks)
-    view = _pixels(first, shape) if first.ndim == 2 else _filters(first)
+    view = pixels(first, shape) if first.ndim == 2 else filters(first)
     height = max(4.0, 0.3 * len(weights) + 1.6)
     figure = Figure(
         figsize=(10.0 if view is not None else 7.0, height),
@@ -90,23 +90,6 @@ def _remembered_shape(masks: Mapping[str, torch.Tensor]) -> tuple[int, ...] | No
     return masks.provenance.input_shape if isinstance(masks, Masks) else None
 
 
-def _pixels(mask: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor | None:
-    """Kept connections per pixel [height, width] if the layer reads whole images, else None."""
-    per_input = mask.sum(0)
-    if shape is None:
-        shape = (1, 28, 28) if len(per_input) == 28 * 28 else None
-    if shape is None or len(shape) not in (2, 3) or math.prod(shape) != len(per_input):
-        return None
-    return per_input.view(-1, *shape[-2:]).sum(0)
-
-
-def _filters(mask: torch.Tensor) -> torch.Tensor | None:
-    """Kept connections per filter and position [filters, height, width] of a 2-d convolution."""
-    if mask.ndim != 4 or len(mask) > MOST_FILTERS or mask.shape[-1] == 1:
-        return None
-    return mask.sum(1)
-
-
 def _draw_pixels(axes: Any, counts: torch.Tensor, name: str) -> None:
     image = axes.imshow(counts.numpy(), cmap=COLOURS, vmin=0, interpolation="nearest")
     unseen = int((counts == 0).sum())
@@ -122,22 +105,15 @@ def _draw_filters(axes: Any, counts: torch.Tensor, name: str, channels: int) -> 
     """All filters as tiles with a gap between them."""
     from matplotlib import colormaps
 
-    filters, height, width = counts.shape
-    columns = math.ceil(math.sqrt(filters))
-    rows = math.ceil(filters / columns)
-    canvas = torch.full((rows * (height + 1) - 1, columns * (width + 1) - 1), torch.nan)
-    for index in range(filters):
-        top, left = index // columns * (height + 1), index % columns * (width + 1)
-        canvas[top : top + height, left : left + width] = counts[index].float()
     image = axes.imshow(
-        canvas.numpy(),
+        tiled(counts).numpy(),
         cmap=colormaps[COLOURS].resampled(channels + 1),  # one colour per count
         vmin=-0.5,
         vmax=channels + 0.5,
         interpolation="nearest",
     )
     empty = int((counts.flatten(1).sum(1) == 0).sum())
-    _heading(axes, f"{name}: {empty} of {filters} filters are empty")
+    _heading(axes, f"{name}: {empty} of {len(counts)} filters are empty")
     axes.set_xticks([])
     axes.set_yticks([])
     axes.spines[:].set_visible(False)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import nn
 
 from snip.anatomy.parameters import left_out, ordinary
+from snip.common.checks import check_kinds
 from snip.common.errors import InputError
 from snip.masks import Masks, held_masks
 from snip.reports.findings import warnings_of
@@ -107,6 +108,18 @@ class Report:
         rest = asdict(self) | {"rows": rows}
         lists = ("dead_outputs", "warnings", "notes")
         return own | rest | {name: list(rest[name]) for name in lists}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """The inverse of `to_dict`; values of the wrong kind are refused."""
+        # Sums are computed anew, and a field that only another version knows is left out.
+        own = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+        lists = {name: tuple(own.get(name, ())) for name in ("dead_outputs", "warnings", "notes")}
+        found = cls(**own | lists | {"rows": tuple(map(Row.from_dict, data["rows"]))})
+        check_kinds(found, "a report")
+        if found.left_out.keys() != found.left_out_sizes.keys():
+            raise InputError("a report leaves out other parameters than it has sizes of.")
+        return found
 
     def __repr__(self) -> str:
         from snip.reports.text import as_line

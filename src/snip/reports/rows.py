@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import nn
 
 from snip.anatomy.normed import attribute_names
 from snip.anatomy.units import LiveUnits, live_units
+from snip.common.checks import check_kinds
+from snip.common.errors import InputError
 from snip.masks import Masks
 from snip.paths.connectivity import Connectivity
 from snip.selection.costs import flops_per_element
@@ -33,6 +36,16 @@ class Row:
     def density(self) -> float:
         """The fraction kept."""
         return self.kept / self.total if self.total else 0.0
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Row:
+        """A row as `Report.to_dict` writes it; values of the wrong kind are refused."""
+        known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+        row = cls(**known | {"shape": tuple(data["shape"])})
+        check_kinds(row, "a row of a report")
+        if not 0 <= row.kept <= row.total:
+            raise InputError(f"a row of a report keeps {row.kept:,} of {row.total:,} connections.")
+        return row
 
 
 def rows_of(

@@ -89,7 +89,7 @@ def pruned(
     require_as_summed(weights)
     with reading(weights, what="weights"):
         model.load_state_dict(load_file(weights), strict=False)
-    around = replace(options, folder=place / layout.PHASES, on_metrics=None, beside=())
+    around = replace(options, folder=place / layout.PHASES, on_metrics=None, beside=(), loggers=())
     phases = Phases(model, data, config.training, around)
     masks = prune_in_phases(*method, phases, config.sparsity, None)
     about = {"protocol": config.protocol, "dataset": dataset.name, "model": config.model}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -26,10 +26,12 @@ from snip.runs import in_phases
 from snip.runs.config import RunConfig
 from snip.runs.controlled import prune_controlled
 from snip.runs.ending import result_of
+from snip.runs.logs import loggers_of
 from snip.runs.result import RunResult
 from snip.runs.seeds import seeds_of
 from snip.runs.sums import write_result
 from snip.training.lock import Lock, locked
+from snip.training.loggers import begun
 from snip.training.metrics import Metrics
 from snip.training.parts import data_for, seeded
 from snip.training.session import CHECKPOINT_SECONDS, Options
@@ -50,13 +52,16 @@ def run(
     on_metrics: Callable[[Metrics], None] | None = None,
     progress: bool = True,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    log: Iterable[str] = (),
 ) -> RunResult:
     """Do one run in `root`, resume it, or return its result at once if it is finished.
 
     `folder` is an exact place instead of one in `root` that is named by the configuration;
-    `resume=False` starts over; `on_state` is told how far the folder's run had come.
+    `resume=False` starts over; `on_state` is told how far the folder's run had come; `log` names
+    loggers of `snip.runs.logs`, such as "tensorboard", which a finished run is given whole.
     """
     place = Path(root) / config.folder_name if folder is None else Path(folder)
+    loggers = loggers_of(log, place, config)
     options = Options(
         place,
         resume,
@@ -65,6 +70,7 @@ def run(
         progress=progress,
         checkpoint_seconds=checkpoint_seconds,
         beside=(layout.CONFIG, layout.REPORT) if config.sparsity else (layout.CONFIG,),
+        loggers=loggers,
     )
     first = partial(
         run,
@@ -82,7 +88,9 @@ def run(
         if on_state is not None:
             on_state(layout.state_of(place))
         if finished:
-            return RunResult.read(place)
+            result = RunResult.read(place)
+            with begun(loggers, result.history() if loggers else []):
+                return result
         read = partial(load, config.dataset, data_dir=data_dir, download=download)
         return _done(config, place, read, first, options, torch.device(device), lock)
 

@@ -19,6 +19,7 @@ from snip.training.divergence import require_finite, require_finite_weights
 from snip.training.evaluate import evaluate
 from snip.training.hooks import Hooks, replaced
 from snip.training.journal import Journal
+from snip.training.loggers import Logger
 from snip.training.metrics import Metrics, measured_sparsity
 from snip.training.parts import Data, set_learning_rate
 from snip.training.schedule import learning_rate
@@ -40,6 +41,7 @@ class Options:
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     beside: tuple[str, ...] = ()  # files that the caller put into the folder and that must stay
     hooks: Hooks | None = None  # of a method that works in the training; its step is dense
+    loggers: tuple[Logger, ...] = ()
 
 
 class Clock:

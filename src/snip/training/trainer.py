@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from snip.training.display import Display
 from snip.training.hooks import Hooks
 from snip.training.interrupts import end_by, signals_noted
 from snip.training.lock import Lock, locked
+from snip.training.loggers import Logger, begun
 from snip.training.metrics import Metrics, best_test_error, selected
 from snip.training.parts import Data, data_for, seeded, stream
 from snip.training.session import CHECKPOINT_SECONDS, Options, Session
@@ -60,16 +61,19 @@ def train(
     progress: bool = True,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     hooks: Hooks | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> TrainResult:
     """Train `model` in place; killed at any moment, it resumes in `folder` to the same bits.
 
     `engine`: "sparse" computes with the surviving weights only, "auto" with what is faster.
     `hooks` are those of a method that works in the training, which is then dense.
+    `loggers` are told every evaluation (`snip.training.tensorboard`, or your own).
     """
     place = None if folder is None else Path(folder)
     options = Options(
-        place, resume, engine, step, on_metrics, progress, checkpoint_seconds, hooks=hooks
-    )
+        place, resume, engine, step, on_metrics, progress, checkpoint_seconds,
+        hooks=hooks, loggers=tuple(loggers),
+    )  # fmt: skip
     data = data_for(dataset, config)
     with locked(place) as lock:
         masks = hold(model, masks, place, resume=resume)
@@ -89,7 +93,8 @@ def train_held(
     device = device_of(model)
     with seeded(config.seed, device), restored_modes(model), channels_last(model), attached:
         session = begin(model, data, config, masks, options, lock)
-        _loop(session, options)
+        with begun(options.loggers, session.state.history):
+            _loop(session, options)
         if session.model is not model:  # an accelerated copy was trained: its weights go back
             unwrap(model).load_state_dict(unwrap(session.model).state_dict())
     return _result(session.state, unwrap(model))
@@ -104,6 +109,8 @@ def _loop(session: Session, options: Options) -> None:
             display.update(session.state.iteration, session.state.running)
             if session.evaluation_due():
                 metrics = session.evaluate()
+                for logger in options.loggers:
+                    logger.record(metrics)
                 if options.on_metrics is not None:
                     options.on_metrics(metrics)
             if session.finished() or session.journal.due() or asked_to_end():

@@ -1,0 +1,25 @@
+"""The loggers that a run may be followed by, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from snip.common.errors import nearest
+from snip.runs.config import RunConfig
+from snip.training.loggers import Logger
+from snip.training.tensorboard import TensorBoard
+
+# Each is made from the run's folder and its configuration as JSON writes it, before the run starts:
+# that is where a missing library is told.
+LOGGERS: dict[str, Callable[[Path, Mapping[str, Any]], Logger]] = {"tensorboard": TensorBoard}
+
+
+def loggers_of(names: Iterable[str], place: Path, config: RunConfig) -> tuple[Logger, ...]:
+    """The loggers of these names for a run; a name that is not known is refused."""
+    chosen = list(dict.fromkeys(names))
+    for name in chosen:
+        if name not in LOGGERS:
+            raise nearest("logger", name, LOGGERS)
+    return tuple(LOGGERS[name](place, config.to_dict()) for name in chosen)

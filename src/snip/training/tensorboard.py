@@ -1,0 +1,79 @@
+"""A training's evaluations for TensorBoard, in a folder beside its metrics."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from snip.common import places
+from snip.common.errors import FileError, MissingPackageError, first_line
+from snip.common.files import remove
+from snip.training.loggers import scalars
+from snip.training.metrics import Metrics
+
+FOLDER = "tensorboard"
+EVENTS = "events.out.tfevents."  # how TensorBoard's own files begin
+
+
+class TensorBoard:
+    """Writes event files by torch's SummaryWriter; the configuration goes along as text."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        """Log into a folder inside the run's; MissingPackageError without the library."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingPackageError(
+                f"logging to TensorBoard needs its library ({first_line(error)}): "
+                "run  pip install 'snip-prune[tensorboard]'"
+            ) from error
+        self._folder, self._config, self._make = folder / FOLDER, config, SummaryWriter
+        self._writer: Any = None
+        self._began = 0.0  # when the training would have begun, had it never been interrupted
+
+    def begin(self, history: Sequence[Metrics]) -> None:
+        """Write the history anew: a reader never sees a point that a resumed run does again."""
+        with self._writing():
+            if places.is_folder(self._folder):
+                for name in places.names_in(self._folder):
+                    if name.startswith(EVENTS):
+                        remove(self._folder / name)
+            self._writer = self._make(str(self._folder))
+            text = json.dumps(dict(self._config), indent=2)
+            # Indented text is shown as it stands: Markdown takes it for code.
+            self._writer.add_text("configuration", "    " + text.replace("\n", "\n    "))
+        self._began = time.time() - (history[-1].seconds if history else 0.0)
+        for metrics in history:
+            self.record(metrics)
+
+    def record(self, metrics: Metrics) -> None:
+        """Write one evaluation, and let a TensorBoard that is watching see it at once."""
+        when = self._began + metrics.seconds
+        with self._writing():
+            for name, value in scalars(metrics).items():
+                self._writer.add_scalar(name, value, metrics.iteration, walltime=when)
+            self._writer.flush()
+
+    def end(self) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            # A write that failed has been told by then, and fails here once more.
+            with suppress(OSError):
+                self._writer.close()
+            self._writer = None
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except FileError:
+            raise
+        except OSError as error:
+            raise FileError(
+                f"cannot log to {self._folder}: {error.strerror or first_line(error)}. Free some "
+                "space or choose another place; without --log the run goes on from its checkpoint."
+            ) from error

@@ -1,0 +1,56 @@
+"""A real browser for the tests of the page: Debian's chromium, driven by playwright."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+MISSING = "there is no chromium here: install it (apt-get install chromium) to test the page."
+PATIENCE = 120_000  # milliseconds: the machine may be busy
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests. In CI it must be there."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None and os.environ.get("CI") == "true":
+        pytest.fail(MISSING)
+    if path is None:
+        pytest.skip(MISSING)
+    with sync_playwright() as playwright:
+        # Playwright gives each launch a profile of its own, which is deleted afterwards.
+        launched = playwright.chromium.launch(executable_path=path, args=[*FLAGS])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Open]:
+    """Open an address in a fresh window. Whatever the page complains of or asks for is kept."""
+    contexts = []
+
+    def open_page(address: str | Path, **settings: object) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **settings})
+        context.set_default_timeout(PATIENCE)
+        contexts.append(context)
+        page = context.new_page()
+        page.complaints, page.requests = [], []
+        page.on("console", lambda message: page.complaints.append(message.text))
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: page.complaints.append(f"dialog {dialog.message}"))
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.goto(address.resolve().as_uri() if isinstance(address, Path) else address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
