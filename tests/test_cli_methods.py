@@ -7,6 +7,7 @@ import pytest
 from cli_fixtures import LENET, RUN, Snip
 
 from snip.masks import Masks
+from snip.runs import RunConfig
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 PRUNE = ["prune", *LENET, "--sparsity", "0.9", "--out", "m"]
@@ -42,3 +43,14 @@ def test_slips_in_names_are_corrected(snip: Snip) -> None:
         assert code != 0
         assert f"did you mean '{meant}'?" in error
     assert not Path("m").exists()
+
+
+def test_a_method_that_trains_has_its_own_rate_unless_a_flag_says_so(snip: Snip) -> None:
+    plan = ["run", *LENET, "--sparsity", "0.9", "--method", "dns", "--dry-run"]
+    usual = RunConfig("lenet-300-100", 0.9, method="dns")
+    code, out, _ = snip(*plan)
+    assert code == 0
+    assert usual.folder_name in out
+    assert usual.training.lr == 0.02
+    _, out, _ = snip(*plan, "--lr", "0.1")
+    assert usual.folder_name not in out

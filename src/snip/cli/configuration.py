@@ -35,7 +35,9 @@ def run_config(
     plain = RunConfig(**run)
     changes = {name: value for name, value in given.items() if name in TRAIN_FIELDS}
     train = plain.train or TrainConfig()
-    if "optimizer" in changes:
+    # The flag has a default and is always given: the schedule's own optimiser keeps its own rate,
+    # which is not the paper's for a method that prunes a trained network.
+    if changes.get("optimizer", train.optimizer) != train.optimizer:
         train = train.with_optimizer(changes["optimizer"])
     if epochs is not None:
         changes["iterations"] = _iterations(epochs, plain.dataset, train, changes)
