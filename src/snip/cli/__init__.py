@@ -18,6 +18,7 @@ COMMANDS = {
     "run": Entry("snip.cli.run", "Prune, train and test one configuration in a folder.", WORK),
     "prune": Entry("snip.cli.prune", "Prune a network and save the masks, without training.", WORK),
     "demo": Entry("snip.cli.demo", "Prune LeNet-300-100 and train it beside the dense one.", WORK),
+    "reproduce": Entry("snip.cli.reproduce", "Reproduce a table or a figure of the paper.", WORK),
     "inspect": Entry("snip.cli.inspect", "Say what is in masks, weights or a run's folder.", LOOK),
     "models": Entry("snip.cli.models", "List the networks that have a name.", LOOK),
     "data": Entry("snip.cli.data", "List the data sets and where they are.", LOOK),
