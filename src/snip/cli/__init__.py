@@ -19,6 +19,7 @@ COMMANDS = {
     "prune": Entry("snip.cli.prune", "Prune a network and save the masks, without training.", WORK),
     "demo": Entry("snip.cli.demo", "Prune LeNet-300-100 and train it beside the dense one.", WORK),
     "reproduce": Entry("snip.cli.reproduce", "Reproduce a table or a figure of the paper.", WORK),
+    "runs": Entry("snip.cli.runs", "List the runs in a folder, compare or remove some.", LOOK),
     "inspect": Entry("snip.cli.inspect", "Say what is in masks, weights or a run's folder.", LOOK),
     "models": Entry("snip.cli.models", "List the networks that have a name.", LOOK),
     "data": Entry("snip.cli.data", "List the data sets and where they are.", LOOK),

@@ -52,6 +52,11 @@ def command(
     jobs: Jobs = 1,
     scale: Scale = 1.0,
     only: Only = None,
+    time: Annotated[
+        bool,
+        switch("--time", help="Time the networks in place of training, on a quiet machine."),
+    ] = False,
+    seconds: Annotated[float, option(help="Of --time, for each network.", metavar="X")] = 4.0,
     dry_run: Annotated[bool, switch("--dry-run", help="Say what there is to do.")] = False,
     out: Annotated[Path, option(help="Folder of run folders.", metavar="FOLDER")] = Path("runs"),
     results: Annotated[Path, option(help="Folder of tables and figures.", metavar="FOLDER")] = Path(
@@ -83,7 +88,7 @@ def command(
         if dry_run:
             show_estimate(work)
             continue
-        show_record(experiment, work.run())
+        show_record(experiment, work.time(seconds) if time else work.run())
         remark(f"written: {work.stem}.json, .md, .csv" + (", .svg, .png" * bool(experiment.draw)))
         failures += work.failures
     if failures:

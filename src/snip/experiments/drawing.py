@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snip.common.files import write_with
 from snip.experiments.kinds import Record
 from snip.experiments.tables import what_was_run
+from snip.reports.curves import COLOURS as COLOURS
+from snip.reports.pictures import INK, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe-Ito: told apart by all eyes, and in print.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#222222")
-INK, PAPER_GREY = "#222222", "#888888"
+PAPER_GREY = "#888888"
 MARKERS = "osD^vP*Xph"
 
 
@@ -46,11 +44,6 @@ def plain_axes(axes: Any, title: str = "") -> None:
 
 
 def save_figure(figure: Figure, stem: Path) -> None:
-    """Write NAME.svg and NAME.png. The same numbers give the same files."""
-    from matplotlib import rc_context
-
-    extra: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "png": {"Software": None}}
-    with rc_context({"svg.hashsalt": "snip"}):
-        for kind, metadata in extra.items():
-            save = partial(figure.savefig, format=kind, metadata=metadata)
-            write_with(stem.with_name(f"{stem.name}.{kind}"), save)
+    """Write NAME.svg and NAME.png."""
+    for kind in ("svg", "png"):
+        save(figure, stem.with_name(f"{stem.name}.{kind}"))

@@ -14,10 +14,10 @@ def show_estimate(work: Reproduction) -> float:
     for task in tasks:
         work.pace.measure(task.config)
     left = {task.name: work.pace.seconds(task.config) or 0.0 for task in tasks}
-    asked = len(work.seeds)
     cells = []
     for row in work.chosen:
-        names = [row.at(seed).folder_name for seed in work.seeds]
+        asked = len(work.seeds(row))
+        names = [row.at(seed).folder_name for seed in work.seeds(row)]
         to_do = [left[name] for name in names if name in left]
         model, steps = row.config.model, row.config.training.iterations
         done = f"{asked - len(to_do)} of {asked}"

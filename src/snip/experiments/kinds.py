@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Record = dict[str, Any]  # what results/NAME.json holds, or a part of it
+Column = Callable[[Record, Record], str]
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Row:
     config: RunConfig  # of any seed
     paper: str = ""  # the error in percent as the paper prints it; empty where it has none
     paper_std: float = 0.0  # in percent, where the paper gives it
+    seeds: int | None = None  # by default the experiment's
     about: Mapping[str, Any] = field(default_factory=dict)  # what else tables and figures use
 
     def at(self, seed: int) -> RunConfig:
@@ -42,19 +44,22 @@ class Experiment:
     """Rows, and what is made of their results.
 
     `columns` are further columns of the table: a heading, and a function from a row of the record
-    to a cell. `keep` is what the record holds of each run beside its numbers, for `draw`.
+    and the whole of it to a cell. `keep` is what the record holds of each run beside its numbers,
+    for `draw`.
     `measure(data_dir, scale)` is for what needs no training; its outcome is `record["measured"]`.
+    `time(seconds)` times networks on a quiet machine, about so long each: `record["timing"]`.
     """
 
     name: str
     title: str
     rows: Callable[[], Sequence[Row]] = tuple
     seeds: int = 3
-    columns: tuple[tuple[str, Callable[[Record], str]], ...] = ()
+    columns: tuple[tuple[str, Column], ...] = ()
     notes: tuple[str, ...] = ()
     keep: Callable[[RunResult], Record] = nothing_more
     draw: Callable[[Record], Figure] | None = None
     measure: Callable[[Path | None, float], Record] | None = None
+    time: Callable[[float], Record] | None = None
     measured_table: Callable[[Record], tuple[list[str], list[list[str]]]] | None = None
 
 

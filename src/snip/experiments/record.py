@@ -77,7 +77,10 @@ def run_entry(experiment: Experiment, result: RunResult) -> Record:
 def row_entry(row: Row, seeds: Sequence[int], runs: dict[str, Record]) -> Record:
     """One row: its configuration, its runs of all seeds that are known, and their summary."""
     known = sorted({*seeds, *(run["seed"] for run in runs.values())})
-    names = [row.at(seed).folder_name for seed in known]
+    try:
+        names = [row.at(seed).folder_name for seed in known]
+    except FileError:  # a row may have to look at its data first, which is not here
+        names = []
     found = [runs[name] for name in names if name in runs]
     config = {name: value for name, value in row.config.to_dict().items() if name != "seed"}
     entry = {
@@ -97,16 +100,18 @@ def row_entry(row: Row, seeds: Sequence[int], runs: dict[str, Record]) -> Record
 
 def make_record(
     experiment: Experiment,
-    rows: Sequence[Row],
-    seeds: Sequence[int],
+    rows: Sequence[tuple[Row, Sequence[int]]],
     runs: dict[str, Record],
     *,
     scale: float,
     command: str,
-    measured: Record | None = None,
+    more: Record,
 ) -> Record:
-    """The whole record of an experiment, from the runs that are known so far."""
-    entries = [row_entry(row, seeds, runs) for row in rows]
+    """The whole record of an experiment, from the runs that are known so far.
+
+    `more` is what was measured beside the runs.
+    """
+    entries = [row_entry(row, seeds, runs) for row, seeds in rows]
     record = {
         "format": FORMAT,
         "experiment": experiment.name,
@@ -124,7 +129,7 @@ def make_record(
         "versions": versions(),
         **environment(torch.device("cpu")),
     }
-    return record if measured is None else record | {"measured": measured}
+    return record | more
 
 
 def _seconds(run: Record) -> float:

@@ -44,19 +44,23 @@ class Request:
             checked_whole("seeds", self.seeds, least=1)
 
 
+MEASURED = ("measured", "timing")  # parts of a record beside its runs
+
+
 class Reproduction:
     """An experiment under way: what is known of it, and what is still to be done."""
 
     def __init__(self, experiment: Experiment, request: Request) -> None:
         self.experiment, self.request = experiment, request
-        self.seeds = range(experiment.seeds if request.seeds is None else request.seeds)
         rows = experiment.rows()
         self.rows = [replace(row, config=scaled(row.config, request.scale)) for row in rows]
         self.chosen = _chosen(self.rows, request.only, experiment.name)
         self.stem = request.results / file_name(experiment, request.scale)
         before = read_record(self.path, experiment.name)
-        self.runs, self.measured = known_runs(before), before.get("measured")
+        self.runs = known_runs(before)
+        self.more = {name: before[name] for name in MEASURED if name in before}
         self.failures: list[str] = []
+        self._here = self._with_data()
         self.pace = Pace.of_folder(request.place.out)
         self._read: set[str] = set()
 
@@ -65,10 +69,14 @@ class Reproduction:
         """The record's file."""
         return self.stem.with_name(f"{self.stem.name}.json")
 
+    def seeds(self, row: Row) -> range:
+        """The seeds of a row: as many as asked for, or as the row or the experiment has."""
+        return range(self.request.seeds or row.seeds or self.experiment.seeds)
+
     def look(self) -> None:
         """Read the results of all finished runs that were not read before."""
-        for row in self.rows:
-            for seed in self.seeds:
+        for row in self._here:
+            for seed in self.seeds(row):
                 name = row.at(seed).folder_name
                 folder = self.request.place.out / name
                 if name in self._read or state_of(folder) != FINISHED:
@@ -81,18 +89,18 @@ class Reproduction:
     def tasks(self) -> list[Task]:
         """The runs to do, seed by seed, each after the first training that it needs."""
         tasks: dict[str, Task] = {}
-        for seed in self.seeds:
-            for row in self.chosen:
-                config, first = row.at(seed), None
-                if self._is_done(config.folder_name):
-                    continue
-                if method_of(config) is not None:
-                    needed = config.trained_first
-                    first = needed.folder_name
-                    if not self._is_done(first):
-                        label = f"first training of {needed.model}"
-                        tasks.setdefault(first, Task(label, needed))
-                tasks.setdefault(config.folder_name, Task(row.label, config, first))
+        rows = [row for row in self.chosen if row in self._here]
+        pairs = [(seed, row) for row in rows for seed in self.seeds(row)]
+        for seed, row in sorted(pairs, key=lambda pair: pair[0]):
+            config, first = row.at(seed), None
+            if self._is_done(config.folder_name):
+                continue
+            if method_of(config) is not None:
+                needed = config.trained_first
+                first = needed.folder_name
+                if not self._is_done(first):
+                    tasks.setdefault(first, Task(f"first training of {needed.model}", needed))
+            tasks.setdefault(config.folder_name, Task(row.label, config, first))
         return list(tasks.values())
 
     def _is_done(self, name: str) -> bool:
@@ -102,12 +110,11 @@ class Reproduction:
         """What is known now."""
         return make_record(
             self.experiment,
-            self.rows,
-            self.seeds,
+            [(row, self.seeds(row)) for row in self.rows],
             self.runs,
             scale=self.request.scale,
             command=self.request.command,
-            measured=self.measured,
+            more=self.more,
         )
 
     def update(self) -> Record:
@@ -120,39 +127,54 @@ class Reproduction:
     def run(self) -> Record:
         """Measure, do all runs, and write the record, the tables and the figure."""
         self.look()
-        if self.experiment.measure is not None and self.measured is None:
+        if self.experiment.measure is not None and "measured" not in self.more:
             self._measure()
-        tasks = self._with_data(self.tasks())
+        tasks = self.tasks()
         if tasks:
             pool = Pool(tasks, self.request.jobs, self.request.place, self._take)
             with Progress(len(tasks), self.pace, self.request) as progress:
                 pool.run(progress.watch)
+        return self.finish()
+
+    def time(self, seconds: float) -> Record:
+        """Time the networks in place of training them."""
+        if self.experiment.time is None:
+            raise InputError(
+                f"{self.experiment.name} has nothing to time: --time is for granularity, budgets."
+            )
+        self.more["timing"] = self.experiment.time(seconds)
+        return self.finish()
+
+    def finish(self) -> Record:
+        """Write the record, the tables and the figure."""
         record = self.update()
         write_tables(self.experiment, record, self.stem)
-        if self.experiment.draw is not None and (record["done"] or self.measured):
+        if self.experiment.draw is not None and (record["done"] or "measured" in record):
             save_figure(self.experiment.draw(record), self.stem)
         return record
 
     def _measure(self) -> None:
         assert self.experiment.measure is not None
         try:
-            self.measured = self.experiment.measure(self.request.place.data_dir, self.request.scale)
+            found = self.experiment.measure(self.request.place.data_dir, self.request.scale)
+            self.more["measured"] = found
         except FileError as error:
             self._fail(f"{self.experiment.name}: {error}")
 
-    def _with_data(self, tasks: Sequence[Task]) -> list[Task]:
-        """The tasks whose data is here, or may be fetched; the others are told and left out."""
-        place, missing = self.request.place, set[str]()
-        for name in sorted({task.config.dataset for task in tasks}):
+    def _with_data(self) -> list[Row]:
+        """The rows whose data is here, or may be fetched; of the others it is said what to do."""
+        place, rows = self.request.place, self.rows
+        for name in sorted({row.config.dataset for row in rows}):
             if place.download or find(DATASETS[name], place.data_dir) is not None:
                 continue
+            rows = [row for row in rows if row.config.dataset != name]
+            count = sum(row.config.dataset == name for row in self.chosen)
             try:
-                load(name, data_dir=place.data_dir)  # which says where it looked and what to do
+                load(name, data_dir=place.data_dir)  # which says where it looked
             except FileError as error:
-                missing.add(name)
-                count = sum(task.config.dataset == name for task in tasks)
-                self._fail(f"{count} runs of {self.experiment.name} are left out: {error}")
-        return [task for task in tasks if task.config.dataset not in missing]
+                if count:
+                    self._fail(f"{count} rows of {self.experiment.name} are left out: {error}")
+        return rows
 
     def _take(self, task: Task, outcome: Outcome) -> None:
         if outcome.kind == DONE:

@@ -47,7 +47,7 @@ def _needs(method: str) -> Record:
     return {"needs": asdict(METHODS[method].needs)}
 
 
-def _steps(row: Record) -> str:
+def _steps(row: Record, _record: Record) -> str:
     """Steps of all trainings together, the mean over the seeds."""
     counts = [
         run["iterations"] + sum(cost["iterations"] for cost in run["cost"].values())
@@ -56,7 +56,7 @@ def _steps(row: Record) -> str:
     return f"{sum(counts) / len(counts):,.0f}"
 
 
-def _seconds(row: Record) -> str:
+def _seconds(row: Record, _record: Record) -> str:
     spent = [
         run["seconds"] + sum(cost["seconds"] for cost in run["cost"].values())
         for run in row["runs"]
@@ -78,12 +78,12 @@ TABLE1 = Experiment(
     columns=(
         ("steps", _steps),
         ("seconds", _seconds),
-        ("criterion", lambda row: _asked("criterion", row)),
-        ("pretraining", lambda row: _asked("pretraining", row)),
-        ("prunings", lambda row: _asked("prunings", row)),
-        ("hyper-parameters", lambda row: _asked("hyperparameters", row)),
-        ("objective", lambda row: _asked("objective", row)),
-        ("architecture", lambda row: _asked("architecture", row)),
+        ("criterion", lambda row, _: _asked("criterion", row)),
+        ("pretraining", lambda row, _: _asked("pretraining", row)),
+        ("prunings", lambda row, _: _asked("prunings", row)),
+        ("hyper-parameters", lambda row, _: _asked("hyperparameters", row)),
+        ("objective", lambda row, _: _asked("objective", row)),
+        ("architecture", lambda row, _: _asked("architecture", row)),
     ),
     notes=(
         "SNIP: protocol redraw, the paper's schedule; the dense lenet-5-caffe diverges at the "

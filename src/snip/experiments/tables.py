@@ -30,7 +30,7 @@ def table_of(experiment: Experiment, record: Record) -> Table:
         cells = [row["label"], config["model"], _sparsity(config["sparsity"])]
         cells += [_paper(row)] if paper else []
         cells += [shown(row["selected"]), shown(row["best"]), _seeds(row)]
-        rows.append(cells + [cell(row) for _, cell in experiment.columns])
+        rows.append(cells + [cell(row, record) for _, cell in experiment.columns])
     return heading, rows
 
 
@@ -103,7 +103,7 @@ def _csv(experiment: Experiment, record: Record) -> str:
         if row["runs"]:
             about = {**row["config"], **row}
             found = [row[rule][what] for rule in ("selected", "best") for what in ("mean", "std")]
-            more = [cell(row) for _, cell in experiment.columns]
+            more = [cell(row, record) for _, cell in experiment.columns]
             writer.writerow([*(about[n] for n in CSV_FIELDS), *found, len(row["runs"]), *more])
     return file.getvalue()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from snip.common.errors import FileError, InputError, first_line
 from snip.common.files import NO_ROOM
 from snip.runs import RunConfig, run
+from snip.training.interrupts import end_now
 from snip.training.lock import BusyError
 
 DONE, BUSY, FAILED, FULL = "done", "busy", "failed", "full"
@@ -82,6 +83,7 @@ def _serve(pipe: Connection, place: Place) -> None:
     import torch
 
     torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, end_now)
     warnings.simplefilter("ignore")  # what they say of a run is in its report
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
