@@ -50,9 +50,10 @@ def draw(record: Record) -> Figure:
             axes.plot(x_paper, y_paper, "D", color=PAPER_GREY, markersize=5, label="the paper")
         plain_axes(axes, model)
         axes.set_ylim(bottom=0)
+        axes.set_xlim(-3, 100)
         axes.set_xlabel("sparsity, %", fontsize=9)
         axes.set_ylabel("test error, %", fontsize=9)
-        axes.legend(fontsize=8, frameon=False, loc="lower left")
+        axes.legend(fontsize=8, frameon=False)
     return finish(figure, record, "Bands: one standard deviation over the seeds.")
 
 

@@ -75,6 +75,8 @@ def draw(record: Record) -> Figure:
                 curve["train_loss"],
                 color=COLOURS[index % len(COLOURS)],
                 linewidth=1.2,
+                marker=".",
+                markersize=3,
                 alpha=1.0 if number == 0 else 0.4,
                 label=row["label"] if number == 0 else None,
             )
