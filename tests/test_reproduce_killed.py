@@ -62,7 +62,9 @@ def has_begun(place: Path) -> bool:
 def children(process: Process) -> list[int]:
     """The processes that this one has started, from the system's table."""
     listed = subprocess.run(
-        ["ps", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True
+        ["ps", "-o", "pid=", "-o", "args=", "--ppid", str(process.pid)],
+        capture_output=True,
+        text=True,
     )
     lines = (line.split(maxsplit=1) for line in listed.stdout.splitlines())
     return [int(pid) for pid, command in lines if "spawn_main" in command]
