@@ -21,6 +21,7 @@ from snip.methods.controls import CONTROLS, NONE
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
 from snip.runs import METHODS, PROTOCOLS, RunConfig
+from snip.runs.config import LABELS
 from snip.scoring.settings import REDUCTIONS
 from snip.selection.budgets import SCOPES
 from snip.selection.granularity import GRANULARITIES
@@ -98,6 +99,11 @@ RUN_FLAGS: dict[str, Flag] = {
         "the same densities, around re-drawn weights, of inverted scores.",
         choices=(NONE, *CONTROLS),
     ),
+    "labels": Flag(
+        "Labels of the training images: their own, or dealt out at random. Scores come from the "
+        "true ones.",
+        choices=LABELS,
+    ),
     "engine": Flag("What the training computes with.", choices=ENGINES),
 }
 TRAIN_FLAGS: dict[str, Flag] = {
@@ -117,7 +123,7 @@ TRAIN_FLAGS: dict[str, Flag] = {
 RUN_FIELDS = tuple(f.name for f in dataclasses.fields(RunConfig) if f.name != "train")
 TRAIN_FIELDS = tuple(f.name for f in dataclasses.fields(TrainConfig) if f.name != "seed")
 # Of the run's fields, those that have nothing to do with pruning.
-TRAINING_FIELDS = ("engine",)
+TRAINING_FIELDS = ("engine", "labels")
 WHAT_FIELDS = ("model", "sparsity", "dataset", "seed")
 REQUIRED = object()  # in place of a default
 

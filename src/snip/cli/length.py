@@ -10,17 +10,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from snip.anatomy.parameters import require_prunable
 from snip.common.console import remark
 from snip.common.errors import InputError
-from snip.common.timing import best_time
-from snip.models import IMAGES
-from snip.runs import RunConfig, draw, resolve_model
+from snip.runs import RunConfig, resolve_model
 from snip.runs.folder import NEW, read_config, state_of
-from snip.training import train_step
-from snip.training.parts import make_optimizer, seeded
+from snip.runs.pace import step_seconds
 
 # Epochs that are offered, the most that fit into PATIENCE; without a terminal it is the first.
 OFFERED = (10, 3, 1)
@@ -52,7 +47,7 @@ def chosen_length(
             f"--schedule paper trains for the paper's {whole.training.iterations:,} iterations."
         )
         return config
-    seconds = _step_seconds(whole, device)
+    seconds = step_seconds(whole, device)
     if seconds * whole.training.iterations <= PATIENCE:
         return whole
     return _asked(whole, with_epochs, seconds)
@@ -101,15 +96,3 @@ def _begun(config: RunConfig, place: Path) -> bool:
 
 def _on_terminal() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
-
-
-def _step_seconds(config: RunConfig, device: str) -> float:
-    """Best time of a few dense training steps on random images."""
-    images, train = IMAGES[config.dataset], config.training
-    with seeded(config.seed, torch.device(device)):
-        model = draw(config, device)[0].train()
-        shape = (train.batch_size, images.channels, images.size, images.size)
-        batch = torch.randn(shape, device=device)
-        labels = torch.randint(images.classes, shape[:1], device=device)
-        optimizer = make_optimizer(model, train)
-        return best_time(lambda: train_step(model, optimizer, batch, labels), rounds=3)

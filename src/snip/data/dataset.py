@@ -91,6 +91,17 @@ class Dataset:
             return self.train, self.train.subset(0)
         return self.train.take(~held_out), self.train.take(held_out)
 
+    def with_shuffled_labels(self, seed: int = 0) -> Dataset:
+        """The same images with the training labels dealt out anew; the test labels stay."""
+        order = randomness.stream(randomness.LABELS, seed).permutation(len(self.train))
+        labels = self.train.labels[torch.from_numpy(order)]
+        return replace(self, train=Split(self.train.images, labels))
+
+    def inverted(self) -> Dataset:
+        """The same with dark and bright swapped, normalised by its own statistics."""
+        train, test = (Split(255 - part.images, part.labels) for part in (self.train, self.test))
+        return replace(self, train=train, test=test, mean=1 - self.mean)
+
     def subset(self, train: int, test: int) -> Dataset:
         """The first `train` and `test` images with the whole set's normalisation."""
         return replace(self, train=self.train.subset(train), test=self.test.subset(test))

@@ -7,7 +7,7 @@ import numpy as np
 from snip.common.errors import InputError, KindError
 
 # Each is the first word of its keys, so that no two uses ever share a stream.
-VALIDATION, ORDER, AUGMENT = 1, 2, 3
+VALIDATION, ORDER, AUGMENT, LABELS = 1, 2, 3, 4
 
 
 def stream(kind: int, seed: int, *key: int) -> np.random.Generator:

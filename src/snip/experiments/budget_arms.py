@@ -10,13 +10,12 @@ import torch
 
 from snip.algorithm import BUDGETS
 from snip.data.dataset import Dataset
-from snip.engine.choice import choose
 from snip.methods import named_method
-from snip.runs import RunConfig, draw_network, prepare, scoring_batches, seeds_of
+from snip.runs import RunConfig, draw_network, scoring_batches, seeds_of
 from snip.selection.costs import count_uses, element_flops, flops
 from snip.selection.select import select
 from snip.training.config import TrainConfig
-from snip.training.parts import data_for, seeded
+from snip.training.parts import seeded
 from snip.training.schedule import paper_schedule, shortened
 
 # Each arm may use this share of the FLOPs that the parameter budget leaves.
@@ -24,31 +23,25 @@ SHARES = (1.0, 0.5, 0.25)
 GRID = 100_000  # sparsities are whole multiples of 1 / GRID, so that a run finds its folder again
 
 
-@dataclass(frozen=True)
-class Setting:
-    """How a network is pruned at share 1 and trained, and what the paper does otherwise."""
-
-    sparsity: float
-    train: TrainConfig
-    note: str
-
-
-# To add a network: a row here.
-SETTINGS = {
-    "lenet-5-caffe": Setting(
+# How each network is pruned at share 1 and trained. Engines differ in the last bits of a sum, which
+# a training turns into another error, as another seed would: all arms run on one, so that nothing
+# but the budget tells them apart.
+BASES = (
+    # Ten epochs at a lower rate, because the dense network diverges at the paper's.
+    RunConfig(
+        "lenet-5-caffe",
         0.98,
-        shortened(replace(paper_schedule("mnist"), lr=0.03), 5400),
-        "ten epochs, with the paper's drops in proportion; lr 0.03, as the dense network diverges "
-        "at the paper's 0.1",
+        engine="sparse",
+        train=shortened(replace(paper_schedule("mnist"), lr=0.03), 5400),
     ),
-    "alexnet-s": Setting(
+    # The paper's four drops would leave a fifth of so short a run at the first rate.
+    RunConfig(
+        "alexnet-s",
         0.9,
-        # The paper's four drops would leave a fifth of so short a run at the first rate.
-        TrainConfig(batch_size=128, iterations=1000, lr_drops=(500, 750)),
-        "1,000 iterations, under three epochs, where the paper has 150,000, and two drops for its "
-        "four: errors are far above those of a full training and only to be compared here",
+        engine="sparse",
+        train=TrainConfig(batch_size=128, iterations=1000, lr_drops=(500, 750)),
     ),
-}
+)
 
 
 @dataclass(frozen=True)
@@ -116,16 +109,3 @@ def plan(config: RunConfig, dataset: Dataset) -> dict[Arm, RunConfig]:
             sparsity = config.sparsity if arm.share == 1 else scored.sparsity_at(target)
         runs[arm] = replace(config, sparsity=sparsity, budget=arm.budget)
     return runs
-
-
-def one_engine(config: RunConfig, dataset: Dataset) -> str:
-    """The engine for all arms: the one asked for, or what "auto" finds for the reference.
-
-    Engines differ in the last bits of a sum, which a training turns into another error, as another
-    seed would. All arms run on one engine, so that nothing but the budget tells them apart.
-    """
-    if config.engine != "auto":
-        return config.engine
-    model, _ = prepare(config, dataset)
-    batch = next(iter(data_for(dataset, config.training).train))
-    return choose(model, batch, "auto")[1].engine

@@ -32,19 +32,31 @@ def survivors(
 
     `image_shape` is (channels, height, width) of the input; masks of `snip.prune` remember it.
     """
-    path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        raise InputError(f"cannot draw {path}: end its name in one of {', '.join(FORMATS)}.")
+    require_format(Path(path))
     weights = {name: mask for name, mask in masks.items() if is_weight(mask.shape)} or dict(masks)
     if not weights:
         raise InputError("there are no masks to draw.")
     figure = _figure(masks, weights, image_shape, title)
-    # Without the software's name and date the same masks give the same file.
-    extra: dict[str, Any] = {".png": {"Software": None}, ".svg": {"Date": None}}.get(
-        path.suffix.lower(), {"CreationDate": None}
-    )
-    kind = path.suffix.lower().removeprefix(".")
-    write_with(path, lambda file: figure.savefig(file, format=kind, metadata=extra))
+    save(figure, path)
+
+
+def require_format(path: Path) -> None:
+    """Refuse the name of a picture that cannot be drawn."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"cannot draw {path}: end its name in one of {', '.join(FORMATS)}.")
+
+
+def save(figure: Any, path: PathLike) -> None:
+    """Write a figure in the format that the name ends in."""
+    from matplotlib import rc_context
+
+    kind = Path(path).suffix.lower().removeprefix(".")
+    # Without the software's name and date, and with fixed ids, the same content gives the same
+    # file.
+    extra: dict[str, Any] = {"png": {"Software": None}, "svg": {"Date": None}}
+    metadata = extra.get(kind, {"CreationDate": None})
+    with rc_context({"svg.hashsalt": "snip"}):
+        write_with(path, lambda file: figure.savefig(file, format=kind, metadata=metadata))
 
 
 def _figure(

@@ -29,6 +29,8 @@ from snip.training.schedule import first_training, paper_schedule
 
 # The paper's text trains the scored weights; the authors' code draws them again.
 PROTOCOLS = ("train-scored", REDRAW)
+TRUE, SHUFFLED = "true", "shuffled"
+LABELS = (TRUE, SHUFFLED)
 # Fields that decide only the masks: they make no difference to a dense run, which has none.
 SCORING = (
     "method", "initializer", "score_batch_size", "score_batches", "reduction", "decay",
@@ -61,6 +63,7 @@ class RunConfig:
     budget: str = "connections"
     batch_norm: str = ""  # by default the authors' "eval", for a user's network "train"
     control: str = NONE  # what stands in for the method's masks; "redraw" is the protocol's
+    labels: str = TRUE  # of the training images; scores always come from the true ones
     seed: int = 0
     engine: str = "auto"  # the dense network, which has nothing to leave out, is always "dense"
     train: TrainConfig | None = None  # by default the paper's schedule for the data set
@@ -107,7 +110,7 @@ class RunConfig:
 
         Runs of the same network, data, schedule and seed share it.
         """
-        same = ("model", "dataset", "initializer", "seed", "train")
+        same = ("model", "dataset", "initializer", "labels", "seed", "train")
         return RunConfig(sparsity=0, **{name: getattr(self, name) for name in same})
 
     @property
@@ -165,6 +168,7 @@ class RunConfig:
         parts = [self.model, self.dataset, pruned]
         parts += [self.protocol] if self.protocol == REDRAW else []
         parts += [self.control] if self.control != NONE else []
+        parts += [f"{self.labels}-labels"] if self.labels != TRUE else []
         parts += [f"{self.training.iterations}it", f"seed{self.seed}", digest[:8]]
         return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts)
 
@@ -188,6 +192,7 @@ class RunConfig:
             "method": tuple(METHODS),
             "protocol": PROTOCOLS,
             "control": (NONE, *CONTROLS),
+            "labels": LABELS,
             "initializer": initializers,
             "train_initializer": initializers,
             "reduction": REDUCTIONS,

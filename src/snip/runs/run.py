@@ -23,7 +23,7 @@ from snip.models.resolve import draw_network, redraw_network
 from snip.reports.report import report
 from snip.runs import folder as layout
 from snip.runs import in_phases
-from snip.runs.config import RunConfig
+from snip.runs.config import SHUFFLED, RunConfig
 from snip.runs.controlled import prune_controlled
 from snip.runs.ending import result_of
 from snip.runs.logs import loggers_of
@@ -112,7 +112,7 @@ def _done(
     drawn = draw(config, device, saved=in_phases.saved_masks(config, place, resume=options.resume))
     in_phases.require_possible(config, drawn[0])
     dataset = read()
-    data = data_for(dataset, config.training)
+    data = data_for(labelled(config, dataset), config.training)
     if in_phases.method_of(config) is None:
         model, masks = _pruned(config, dataset, *drawn)
     else:
@@ -128,6 +128,11 @@ def _done(
     write_result(place, result.to_dict())
     in_phases.tidy(place)
     return result
+
+
+def labelled(config: RunConfig, dataset: Dataset) -> Dataset:
+    """The data to train on: with its own labels, or with the same for every run, shuffled."""
+    return dataset.with_shuffled_labels() if config.labels == SHUFFLED else dataset
 
 
 def prepare(

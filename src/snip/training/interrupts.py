@@ -29,6 +29,11 @@ def end_by(number: int) -> BaseException:
     return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
 
 
+def end_now(number: int, _frame: FrameType | None) -> None:
+    """A handler that ends a program in order, for one that is to delay the signal in a training."""
+    raise end_by(number)
+
+
 @contextmanager
 def signals_noted() -> Iterator[Callable[[], int | None]]:
     """Yields a function that returns the signal that asked to end, or None so far.
@@ -37,7 +42,8 @@ def signals_noted() -> Iterator[Callable[[], int | None]]:
     """
     # Only the main thread may set handlers, and a handler of the user's own is left alone.
     in_main = threading.current_thread() is threading.main_thread()
-    free = {n: handler for n, handler in UNTOUCHED.items() if signal.getsignal(n) is handler}
+    now = {number: signal.getsignal(number) for number in UNTOUCHED}
+    free = {n: handler for n, handler in now.items() if handler in (UNTOUCHED[n], end_now)}
     noted: int | None = None
     noted_at = 0.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from snip.common.errors import FileError
-from snip.common.places import exists, is_folder, require_ordinary
+from snip.common.places import exists, is_file, is_folder, require_ordinary
 
 try:
     import fcntl
@@ -19,6 +20,8 @@ except ImportError:  # Windows: two processes on one folder are the user's own c
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
+TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+TRIES, PAUSE = 5, 0.05  # whoever asks `is_held` has the lock for a moment, and lets it go
 
 
 class BusyError(FileError):
@@ -84,24 +87,45 @@ def require_folder(folder: Path) -> None:
         raise FileError(f"{folder} is a file: give a folder for the run.")
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process is at work in `folder`."""
+    path = folder / LOCK
+    if fcntl is None or not is_file(path):
+        return False
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in TAKEN
+    return False
+
+
 def _names(folder: Path) -> set[str]:
     return {entry.name for entry in folder.iterdir()}
 
 
 def _hold(file: BinaryIO, folder: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Another process may have removed the file between our opening and locking it; whoever
-        # comes next would make a new one and hold that.
-        free = _is_at(file, folder / LOCK)
-    except OSError as error:
-        # Any other error means a file system without locks: carry on without one.
-        free = error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-    if not free:
+    # Another process may have removed the file between our opening and locking it; whoever comes
+    # next would make a new one and hold that.
+    if not _taken(file) or not _is_at(file, folder / LOCK):
         raise BusyError(
             f"run folder {folder} is in use by another process: "
             "wait for it to end, or choose another folder."
         )
+
+
+def _taken(file: BinaryIO) -> bool:
+    """Take the lock. False if another process keeps it."""
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in TAKEN:
+                time.sleep(PAUSE)
+                continue
+            # Any other error means a file system without locks: carry on without one.
+        return True
+    return False
 
 
 def _is_at(file: BinaryIO, path: Path) -> bool:

@@ -1,0 +1,161 @@
+"""The work of `snip runs`: list, compare and remove."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from snip.common.console import remark, say, show_table
+from snip.common.errors import FileError, InputError, nearest
+from snip.common.errors import listed as few
+from snip.common.figures import percent
+from snip.methods import METHODS
+from snip.models import MODELS
+from snip.reports.curves import Curve, draw_curves
+from snip.runs.folder import FINISHED
+from snip.runs.listing import RUNNING, STATES, Listed, listed, run_folders
+from snip.training.display import duration
+from snip.training.journal import METRICS
+from snip.training.lock import locked
+from snip.training.metrics import read_metrics
+
+DENSE = "dense"
+
+
+def show_list(out: Path, *, model: str | None, method: str | None, state: str | None) -> None:
+    """Print a line per run."""
+    for kind, given, known in (("method", method, (*METHODS, DENSE)), ("state", state, STATES)):
+        if given is not None and given not in known:
+            raise nearest(kind, given, known)
+    if model is not None and ":" not in model and model not in MODELS:
+        raise nearest("model", model, MODELS)
+    wanted = {"model": model, "method": method, "state": state}
+    found = [run for run in _readable(out) if _fits(run, wanted)]
+    if found:
+        show_table(("run", "state", "progress", "time left", "test error"), map(_cells, found))
+    counts = {name: sum(run.state == name for run in found) for name in STATES}
+    say(f"{len(found)} runs: " + ", ".join(f"{n} {name}" for name, n in counts.items()))
+
+
+def compare(out: Path, names: Sequence[str], picture: Path | None) -> None:
+    """Print the settings in which runs differ, and what they came to."""
+    if len(names) < 2:
+        raise InputError(f"compare was given {len(names)} runs: give two or more.")
+    runs = [listed(folder) for folder in chosen(out, names)]
+    settings = [_settings(run) for run in runs]
+    keys = list(dict.fromkeys(key for one in settings for key in one))
+    rows = [[key, *(str(one.get(key, "-")) for one in settings)] for key in keys]
+    rows = [row for row in rows if len(set(row[1:])) > 1]
+    rows += [[name, *(_outcome(run).get(name, "-") for run in runs)] for name in OUTCOMES]
+    show_table(("", *(chr(ord("A") + number) for number in range(len(runs)))), rows)
+    for number, run in enumerate(runs):
+        say(f"{chr(ord('A') + number)}: {run.folder.name}")
+    if picture is not None:
+        curves = [
+            Curve(f"{chr(ord('A') + i)}: {run.folder.name}", read_metrics(run.folder / METRICS))
+            for i, run in enumerate(runs)
+            if (run.folder / METRICS).is_file()
+        ]
+        draw_curves(curves, picture)
+        say(f"Curves: {picture}")
+
+
+def remove(out: Path, names: Sequence[str], *, asked: bool) -> None:
+    """Delete the folders of runs, unless a process is at work in one."""
+    if not names:
+        raise InputError("remove was given no run: give the names of folders, see `snip runs`.")
+    folders = chosen(out, names)
+    for folder in folders:
+        if listed(folder).state == RUNNING:
+            raise FileError(f"{folder} is at work: end its process first. Nothing was removed.")
+    for folder in folders:
+        if asked and not _agreed(folder):
+            remark(f"{folder} stays.")
+            continue
+        with locked(folder):  # nobody may begin to work in it now
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                raise FileError(f"cannot remove {folder}: {error}. Delete it by hand.") from error
+        say(f"removed {folder}")
+
+
+def chosen(out: Path, names: Sequence[str]) -> list[Path]:
+    """The folder of each name; a part of a name is enough if only one run has it."""
+    known = {path.name: path for path in run_folders(out)}
+    found = []
+    for name in names:
+        alike = [known[name]] if name in known else [p for n, p in known.items() if name in n]
+        if not alike:
+            raise nearest("run", name, known)
+        if len(alike) > 1:
+            raise InputError(
+                f"{name!r} is a part of {len(alike)} names ({few([p.name for p in alike])}): "
+                "give more of it."
+            )
+        found.append(alike[0])
+    return found
+
+
+def _readable(out: Path) -> list[Listed]:
+    """All runs but those with damaged files, which are told."""
+    runs = []
+    for folder in run_folders(out):
+        try:
+            runs.append(listed(folder))
+        except InputError as error:
+            remark(f"warning: {error}")
+    return runs
+
+
+def _fits(run: Listed, wanted: dict[str, str | None]) -> bool:
+    has = {"model": run.config.model, "method": _method(run), "state": run.state}
+    return all(value is None or has[name] == value for name, value in wanted.items())
+
+
+def _method(run: Listed) -> str:
+    return run.config.method if run.config.sparsity else DENSE
+
+
+def _cells(run: Listed) -> tuple[str, ...]:
+    progress = f"{run.done / run.steps:.0%}" if run.steps else f"{run.phase}: {run.done:,} steps"
+    left = run.seconds_left
+    error = "-" if run.result is None else percent(run.result.test_error)
+    time = "-" if left is None or run.state == FINISHED else duration(left)
+    return run.folder.name, run.state, progress, time, error
+
+
+OUTCOMES = (
+    "state", "test error", "best of all checkpoints", "kept", "seconds", "steps per second",
+)  # fmt: skip
+
+
+def _outcome(run: Listed) -> dict[str, str]:
+    result = run.result
+    if result is None:
+        return {"state": run.state}
+    return {
+        "state": run.state,
+        "test error": percent(result.test_error),
+        "best of all checkpoints": percent(result.best_test_error),
+        "kept": f"{result.kept:,} of {result.total:,}",
+        "seconds": f"{result.seconds:.1f}",
+        "steps per second": f"{result.steps_per_second:.0f}",
+    }
+
+
+def _settings(run: Listed) -> dict[str, object]:
+    fields = run.config.to_dict()
+    train = fields.pop("train")
+    return {**fields, **{f"train.{name}": value for name, value in train.items()}}
+
+
+def _agreed(folder: Path) -> bool:
+    """Ask on a terminal; without one there is nobody to say yes."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise InputError(f"remove asks first, and there is no terminal: add --yes for {folder}.")
+    sys.stderr.write(f"Remove {folder} and all that is in it? [y/N]: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,58 @@
+"""`snip runs`: the runs in a folder; compare some, or remove one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from snip.cli.options import option, switch
+from snip.cli.outputs import require_file_name
+from snip.common.errors import InputError, nearest
+
+DETAILS = (
+    "Without an action: the list. `compare A B ...` shows where settings and results differ, and "
+    "--picture draws the curves; `remove A ...` deletes folders, after a question. A run is named "
+    "by its folder, or by a part of the name that no other has."
+)
+EXAMPLES = (
+    "snip runs",
+    "snip runs --model lenet-300-100 --state running",
+    "snip runs compare snip-0.95 snip-0.98 --picture curves.png",
+    "snip runs remove lenet-300-100_mnist_dense_5000it_seed0_895c7197",
+)
+LIST, COMPARE, REMOVE = "list", "compare", "remove"
+Text = str | None
+
+
+def command(
+    action: Annotated[str, typer.Argument(help="list, compare or remove.")] = LIST,
+    names: Annotated[list[str] | None, typer.Argument(help="Runs to compare or remove.")] = None,
+    *,
+    out: Annotated[Path, option(help="Folder of run folders.", metavar="FOLDER")] = Path("runs"),
+    model: Annotated[Text, option(help="Only of this network.", metavar="NAME")] = None,
+    method: Annotated[Text, option(help="Only of this method.", metavar="NAME")] = None,
+    state: Annotated[
+        Text, option(help="Only finished, running or stopped ones.", metavar="NAME")
+    ] = None,
+    picture: Annotated[
+        Path | None, option(help="Of compare: draw the curves.", metavar="FILE")
+    ] = None,
+    yes: Annotated[bool, switch("--yes", help="Of remove: do not ask.")] = False,
+) -> None:
+    """List the runs in a folder, compare some, or remove one."""
+    if action not in (LIST, COMPARE, REMOVE):
+        raise nearest("action", action, (LIST, COMPARE, REMOVE))
+    require_file_name(picture, "--picture")
+    if action == LIST and names:
+        raise InputError(f"list takes no names, but {names[0]!r} was given: try --model.")
+    # Imported here, because this loads torch, and a help text needs none of it.
+    from snip.cli.run_actions import compare, remove, show_list
+
+    if action == LIST:
+        show_list(out, model=model, method=method, state=state)
+    elif action == COMPARE:
+        compare(out, names or [], picture)
+    else:
+        remove(out, names or [], asked=not yes)

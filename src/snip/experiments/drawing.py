@@ -1,0 +1,49 @@
+"""What all figures of the experiments share: paper, colours, and how they are saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snip.experiments.kinds import Record
+from snip.experiments.tables import what_was_run
+from snip.reports.curves import COLOURS as COLOURS
+from snip.reports.pictures import INK, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAPER_GREY = "#888888"
+MARKERS = "osD^vP*Xph"
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure of our own: pyplot and its global state are never touched."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
+    return Figure(figsize=(width, height), dpi=150, facecolor="white", layout=layout)
+
+
+def finish(figure: Figure, record: Record, *more: str) -> Figure:
+    """Put the title above, and below it what was run, which no figure goes without."""
+    figure.suptitle(record["title"], fontsize=12, fontweight="bold", color=INK)
+    said = " ".join([what_was_run(record), *more])
+    figure.supxlabel(said, fontsize=7.5, color=PAPER_GREY)
+    return figure
+
+
+def plain_axes(axes: Any, title: str = "") -> None:
+    """No box around, a pale grid behind."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(visible=True, color="#e6e6e6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8)
+    axes.set_title(title, fontsize=10, loc="left", color=INK)
+
+
+def save_figure(figure: Figure, stem: Path) -> None:
+    """Write NAME.svg and NAME.png."""
+    for kind in ("svg", "png"):
+        save(figure, stem.with_name(f"{stem.name}.{kind}"))

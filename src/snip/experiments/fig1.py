@@ -1,0 +1,69 @@
+"""Figure 1: test error of both LeNets over the sparsity."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from snip.experiments.drawing import COLOURS, PAPER_GREY, finish, new_figure, plain_axes
+from snip.experiments.kinds import Experiment, Record, Row
+from snip.experiments.table1 import CONV, CONV_TRAIN, SMALL
+from snip.runs import RunConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SPARSITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+# The figure has no numbers: these are from the tables and from figure 3.
+PAPER = {(SMALL, 0.0): "1.7", (SMALL, 0.9): "1.64", (SMALL, 0.95): "1.6", (CONV, 0.0): "0.9"}
+
+
+def rows() -> list[Row]:
+    """Both networks at every sparsity; 0 is the reference, which nothing is pruned of."""
+    made = []
+    for model, train, seeds in ((SMALL, None, 20), (CONV, CONV_TRAIN, 5)):
+        for sparsity in SPARSITIES:
+            protocol = "redraw" if sparsity else "train-scored"
+            config = RunConfig(model, sparsity, protocol=protocol, train=train)
+            label = f"{100 * sparsity:g}%" if sparsity else "reference"
+            made.append(Row(label, config, PAPER.get((model, sparsity), ""), seeds=seeds))
+    return made
+
+
+def draw(record: Record) -> Figure:
+    """Mean and spread of the error against sparsity, a panel per network."""
+    figure = new_figure(9.5, 4.0)
+    for axes, model in zip(figure.subplots(1, 2), (SMALL, CONV), strict=True):
+        found = [r for r in record["rows"] if r["config"]["model"] == model and r["runs"]]
+        x = [100 * row["config"]["sparsity"] for row in found]
+        for rule, colour, name in (
+            ("selected", COLOURS[0], "selected on validation"),
+            ("best", COLOURS[1], "best checkpoint"),
+        ):
+            means = [row[rule]["mean"] for row in found]
+            stds = [row[rule]["std"] or 0 for row in found]
+            low, high = ([m + s * d for m, d in zip(means, stds, strict=True)] for s in (-1, 1))
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.plot(x, means, "o-", color=colour, markersize=4, linewidth=1.3, label=name)
+        known = [(100 * s, float(e)) for (m, s), e in PAPER.items() if m == model]
+        if known:
+            x_paper, y_paper = zip(*known, strict=True)
+            axes.plot(x_paper, y_paper, "D", color=PAPER_GREY, markersize=5, label="the paper")
+        plain_axes(axes, model)
+        axes.set_ylim(bottom=0)
+        axes.set_xlim(-3, 100)
+        axes.set_xlabel("sparsity, %", fontsize=9)
+        axes.set_ylabel("test error, %", fontsize=9)
+        axes.legend(fontsize=8, frameon=False)
+    return finish(figure, record, "Bands: one standard deviation over the seeds.")
+
+
+FIG1 = Experiment(
+    "fig1",
+    "Figure 1: LeNets pruned at varying sparsity, MNIST",
+    rows,
+    draw=draw,
+    notes=(
+        "Protocol redraw. lenet-300-100: the paper's schedule; lenet-5-caffe: 20 epochs at the "
+        "rate 0.02, because the dense one diverges at the paper's 0.1",
+    ),
+)

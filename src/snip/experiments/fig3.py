@@ -1,0 +1,83 @@
+"""Figure 3: the size of the scoring batch, LeNet-300-100 at 90%."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snip.experiments.drawing import finish, new_figure
+from snip.experiments.kinds import Experiment, Record, Row
+from snip.experiments.maps import class_means, correlation, map_of, packed, unpacked
+from snip.experiments.summary import shown
+from snip.reports.pictures import COLOURS as COLOUR_MAP
+from snip.runs import RunConfig, RunResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAPER = {1: "1.94", 10: "1.72", 100: "1.64", 1_000: "1.56", 10_000: "1.40"}
+
+
+def rows() -> list[Row]:
+    """One row per size of the scoring batch; the training's batches stay as they are."""
+    return [
+        Row(f"batch {size:,}", RunConfig("lenet-300-100", 0.9, protocol="redraw",
+            score_batch_size=size), paper)
+        for size, paper in PAPER.items()
+    ]  # fmt: skip
+
+
+def keep(result: RunResult) -> Record:
+    """How like the mean training image the surviving connections are; of one seed the map too."""
+    survivors = map_of(result)
+    mean = class_means("mnist").mean(0)
+    kept: Record = {"correlation": correlation(survivors, mean)}
+    return kept | ({"map": packed(survivors)} if result.config.seed == 0 else {})
+
+
+def _correlation(row: Record, _record: Record) -> str:
+    return f"{statistics.mean(run['correlation'] for run in row['runs']):.3f}"
+
+
+def measure(data_dir: Path | None, _scale: float) -> Record:
+    """The mean training image, which the maps come near."""
+    return {"mean": packed(class_means("mnist", data_dir).mean(0))}
+
+
+def draw(record: Record) -> Figure:
+    """The map of seed 0 for every size with the errors below, and the mean training image."""
+    figure = new_figure(11.0, 3.1)
+    panels: Any = figure.subplots(1, len(PAPER) + 1)
+    for axes in panels:
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.spines[:].set_visible(False)
+    for axes, row in zip(panels, record["rows"], strict=False):
+        texts = [run["map"] for run in row["runs"] if "map" in run]
+        if texts:
+            axes.imshow(unpacked(texts[0]), cmap=COLOUR_MAP, interpolation="nearest", vmin=0)
+        axes.set_title(row["label"], fontsize=9)
+        said = f"the paper: {row['paper']}"
+        if row["runs"]:
+            ours = f"{shown(row['selected'])}\n({len(row['runs'])} of {row['asked']} seeds)"
+            said = f"{said}\nours: {ours}"
+        axes.set_xlabel(said, fontsize=8)
+    if record.get("measured"):
+        mean = unpacked(record["measured"]["mean"])
+        panels[-1].imshow(mean, cmap=COLOUR_MAP, interpolation="nearest", vmin=0)
+    panels[-1].set_title("mean training image", fontsize=9)
+    return finish(figure, record, "Maps: seed 0. Errors in %, selected on validation.")
+
+
+FIG3 = Experiment(
+    "fig3",
+    "Figure 3: the size of the scoring batch, lenet-300-100 at 90%, MNIST",
+    rows,
+    seeds=20,
+    columns=(("correlation with the mean image", _correlation),),
+    notes=("Protocol redraw, the paper's schedule",),
+    keep=keep,
+    measure=measure,
+    draw=draw,
+)

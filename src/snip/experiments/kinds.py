@@ -1,0 +1,78 @@
+"""What an experiment is: rows of runs with the paper's numbers, and how they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snip.common.checks import checked_number
+from snip.runs import RunConfig, RunResult
+from snip.training.schedule import shortened
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Record = dict[str, Any]  # what results/NAME.json holds, or a part of it
+Column = Callable[[Record, Record], str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table, or one point of a figure: a run that is done for every seed."""
+
+    label: str
+    config: RunConfig  # of any seed
+    paper: str = ""  # the error in percent as the paper prints it; empty where it has none
+    paper_std: float = 0.0  # in percent, where the paper gives it
+    seeds: int | None = None  # by default the experiment's
+    about: Mapping[str, Any] = field(default_factory=dict)  # what else tables and figures use
+
+    def at(self, seed: int) -> RunConfig:
+        """The run of one seed."""
+        return replace(self.config, seed=seed)
+
+
+def nothing_more(_result: RunResult) -> Record:
+    """For experiments that need no more of a run than its numbers."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Rows, and what is made of their results.
+
+    `columns` are further columns of the table: a heading, and a function from a row of the record
+    and the whole of it to a cell. `keep` is what the record holds of each run beside its numbers,
+    for `draw`.
+    `measure(data_dir, scale)` is for what needs no training; its outcome is `record["measured"]`.
+    `time(seconds)` times networks on a quiet machine, about so long each: `record["timing"]`.
+    """
+
+    name: str
+    title: str
+    rows: Callable[[], Sequence[Row]] = tuple
+    seeds: int = 3
+    columns: tuple[tuple[str, Column], ...] = ()
+    notes: tuple[str, ...] = ()
+    keep: Callable[[RunResult], Record] = nothing_more
+    draw: Callable[[Record], Figure] | None = None
+    measure: Callable[[Path | None, float], Record] | None = None
+    time: Callable[[float], Record] | None = None
+    measured_table: Callable[[Record], tuple[list[str], list[list[str]]]] | None = None
+
+
+def scaled(config: RunConfig, scale: float) -> RunConfig:
+    """The same run with its schedule squeezed into a fraction of its length; 1 changes nothing."""
+    if scale == 1:
+        return config
+    train = config.training
+    steps = max(1, round(train.iterations * scale))
+    every = max(1, round(train.eval_every * scale)) if train.eval_every else 0
+    return replace(config, train=replace(shortened(train, steps), eval_every=every, seed=0))
+
+
+def checked_scale(scale: float) -> float:
+    """A fraction of the full schedule. Raises if it is none."""
+    return checked_number("scale", scale, above=0, below=1.0000001)

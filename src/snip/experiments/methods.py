@@ -1,0 +1,128 @@
+"""Ten methods that prune at initialisation, at five sparsities, with sanity controls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from snip.experiments.drawing import COLOURS, MARKERS, finish, new_figure, plain_axes
+from snip.experiments.kinds import Experiment, Record, Row
+from snip.methods import METHODS, AtInitialisation
+from snip.methods.controls import CONTROLS
+from snip.runs import RunConfig
+from snip.training import paper_schedule, shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SPARSITIES = (0.9, 0.95, 0.98, 0.99, 0.995)
+STEPS = {"lenet-300-100": 25_000, "lenet-5-caffe": 10_000}
+CONTROLLED = ("lenet-300-100", 0.98)  # where the controls are run
+METHODS_HERE = tuple(name for name, one in METHODS.items() if isinstance(one, AtInitialisation))
+
+
+def rows() -> list[Row]:
+    """Every method at every sparsity on both networks, then the controls."""
+    made = [
+        Row(name, _config(model, sparsity, name))
+        for model in STEPS
+        for sparsity in SPARSITIES
+        for name in METHODS_HERE
+    ]
+    for name in METHODS_HERE:
+        for control in CONTROLS:
+            config = _config(*CONTROLLED, name, control)
+            made.append(Row(f"{name}, {control}", config, about={"control": control}))
+    return made
+
+
+def _config(model: str, sparsity: float, method: str, control: str = "none") -> RunConfig:
+    train = shortened(paper_schedule("mnist"), STEPS[model])
+    return RunConfig(model, sparsity, method=method, control=control, train=train)
+
+
+def draw(record: Record) -> Figure:
+    """Error against sparsity for each network, and the controls as points in a row per method."""
+    figure = new_figure(11.0, 7.2)
+    panels = figure.subplot_mosaic([["a", "b"], ["c", "c"]], height_ratios=(1.25, 1))
+    for axes, model in zip((panels["a"], panels["b"]), STEPS, strict=True):
+        _draw_curves(axes, record, model)
+    panels["b"].legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    _draw_controls(panels["c"], record)
+    return finish(figure, record, "Bars: one standard deviation over the seeds.")
+
+
+def _draw_curves(axes: Axes, record: Record, model: str) -> None:
+    for index, method in enumerate(METHODS_HERE):
+        points = [
+            (100 * (1 - row["config"]["sparsity"]), row["selected"])
+            for row in record["rows"]
+            if row["label"] == method and row["config"]["model"] == model and row["runs"]
+        ]
+        if points:
+            axes.errorbar(
+                [kept for kept, _ in points],
+                [found["mean"] for _, found in points],
+                yerr=[found["std"] or 0 for _, found in points],
+                label=method,
+                color=COLOURS[index % len(COLOURS)],
+                marker=MARKERS[index],
+                markersize=4,
+                linewidth=1.2,
+                linestyle="-" if index < len(COLOURS) else "--",
+                capsize=2,
+            )
+    plain_axes(axes, model)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.invert_xaxis()
+    kept = [100 * (1 - sparsity) for sparsity in SPARSITIES]
+    axes.set_xticks(kept, labels=[f"{100 * s:g}%" for s in SPARSITIES])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}%")
+    axes.set_xlabel("sparsity", fontsize=9)
+    axes.set_ylabel("test error (logarithmic)", fontsize=9)
+
+
+def _draw_controls(axes: Axes, record: Record) -> None:
+    model, sparsity = CONTROLLED
+    kinds = ("none", *CONTROLS)
+    width = 0.8 / len(kinds)
+    for index, control in enumerate(kinds):
+        for place, method in enumerate(METHODS_HERE):
+            label = method if control == "none" else f"{method}, {control}"
+            found = [
+                row["selected"]
+                for row in record["rows"]
+                if row["label"] == label
+                and (row["config"]["model"], row["config"]["sparsity"]) == CONTROLLED
+                and row["runs"]
+            ]
+            if found:
+                left = place - 0.4 + (index + 0.5) * width
+                error, colour = found[0]["std"] or 0, COLOURS[index]
+                axes.bar(left, found[0]["mean"], width, yerr=error, color=colour, capsize=1.5)
+    for index, control in enumerate(kinds):
+        name = "the method" if control == "none" else control
+        axes.bar(0, 0, color=COLOURS[index], label=name)
+    plain_axes(axes, f"Sanity controls: {model} at {100 * sparsity:g}%")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}%")
+    axes.set_xticks(range(len(METHODS_HERE)), labels=METHODS_HERE, fontsize=8)
+    axes.set_ylabel("test error (logarithmic)", fontsize=9)
+    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+METHODS_EXPERIMENT = Experiment(
+    "methods",
+    "Ten methods at initialisation, MNIST",
+    rows,
+    seeds=3,
+    draw=draw,
+    notes=(
+        "The paper's schedule squeezed into 25,000 steps (lenet-300-100) and 10,000 "
+        "(lenet-5-caffe); the scored weights are trained",
+        "Controls: the method's masks shuffled in each parameter, random at its densities, around "
+        "re-drawn weights, and of its scores turned upside down",
+    ),
+)

@@ -1,0 +1,107 @@
+"""How far all runs of an experiment are: a bar on a terminal, elsewhere a line now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from snip.common.console import remark
+from snip.common.errors import InputError
+from snip.runs.listing import Listed, listed
+from snip.runs.pace import Pace
+from snip.training.display import duration
+
+if TYPE_CHECKING:
+    from snip.experiments.pool import Task
+    from snip.experiments.reproduce import Request
+
+LINE_EVERY = 60.0
+BAR_EVERY = 2.0
+
+
+class Progress:
+    """Shows runs done, runs at work and the time left."""
+
+    def __init__(self, total: int, pace: Pace, request: Request) -> None:
+        self._total, self._pace, self._request = total, pace, request
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._next = time.monotonic() + (0 if self._terminal else LINE_EVERY)
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def watch(self, working: Sequence[Task], waiting: Sequence[Task]) -> None:
+        """Show the state, if it is time to."""
+        if time.monotonic() < self._next:
+            return
+        done = self._total - len(working) - len(waiting)
+        text = self._text(working, waiting)
+        if self._terminal:
+            self._draw(done, text)
+        else:
+            remark(f"{done} of {self._total} runs are done; {text}")
+        self._next = time.monotonic() + (BAR_EVERY if self._terminal else LINE_EVERY)
+
+    def _text(self, working: Sequence[Task], waiting: Sequence[Task]) -> str:
+        seen = [self._seen(task) for task in working]
+        at_work = ", ".join(
+            f"{task.label} seed {task.config.seed}{_share(run)}"
+            for task, run in zip(working, seen, strict=True)
+        )
+        left = [self._pace.seconds(task.config) for task in waiting]
+        left += [
+            self._pace.seconds(task.config) if run is None else run.seconds_left
+            for task, run in zip(working, seen, strict=True)
+        ]
+        known = [seconds for seconds in left if seconds is not None]
+        if not known:
+            return f"{at_work}; time left not known yet"
+        # Runs of which nothing is known count as the mean of the others.
+        whole = sum(known) / len(known) * len(left) / self._request.jobs
+        return f"{at_work}; about {duration(whole)} left"
+
+    def _seen(self, task: Task) -> Listed | None:
+        try:
+            return listed(self._request.place.out / task.name)
+        except InputError:  # it has not come to write anything yet
+            return None
+
+    def _draw(self, done: int, text: str) -> None:
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(
+                TextColumn("runs"),
+                BarColumn(20),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[text]}"),
+                console=Console(stderr=True),
+                transient=True,
+                auto_refresh=False,
+            )
+            self._task = self._bar.add_task("runs", total=self._total, text=text)
+            self._bar.start()
+        self._bar.update(self._task, completed=done, text=text)
+        self._bar.refresh()
+
+
+def _share(run: Listed | None) -> str:
+    if run is None or not run.done:
+        return ""
+    return f" {run.done / run.steps:.0%}" if run.steps else f" ({run.phase})"

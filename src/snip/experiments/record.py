@@ -1,0 +1,136 @@
+"""results/NAME.json: what was run, with which configuration and seeds, and what came out.
+
+Run folders are the truth. The file holds their numbers, so that tables and figures can be made
+where the folders are not, and keeps those of runs whose folders are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from snip.common.errors import FileError
+from snip.common.files import damaged, read_json
+from snip.common.places import exists
+from snip.experiments.kinds import Experiment, Record, Row
+from snip.experiments.summary import summary
+from snip.masks import versions
+from snip.runs import RunResult
+from snip.runs.result import environment
+
+FORMAT = 1
+# Of a run's result, what the record repeats under the same name.
+COPIED = (
+    "sparsity", "kept", "total", "test_error", "best_test_error", "final_test_error",
+    "valid_error", "selected_iteration", "seconds", "cost", "dataset_note", "note", "versions",
+    "machine", "threads", "date",
+)  # fmt: skip
+ELSEWHERE = "give another --results folder, or delete it: the run folders keep the work"
+
+
+def file_name(experiment: Experiment, scale: float) -> str:
+    """The record's name without its ending; a trial at another scale never replaces results."""
+    return experiment.name if scale == 1 else f"{experiment.name}-scale-{scale:g}"
+
+
+def read_record(path: Path, name: str) -> Record:
+    """An earlier record, or an empty one; one of another version or experiment is refused."""
+    if not exists(path):
+        return {"rows": []}
+    record = read_json(path, fix=ELSEWHERE)
+    if record.get("experiment") != name or record.get("format") != FORMAT:
+        raise FileError(
+            f"{path} is of experiment {record.get('experiment', 'unknown')!s:.40}, format "
+            f"{record.get('format', 'none')!s:.20}; this version writes {name}, format {FORMAT}: "
+            f"{ELSEWHERE}."
+        )
+    rows = record.get("rows")
+    whole = isinstance(rows, list) and all(
+        isinstance(row, dict)
+        and isinstance(row.get("runs"), list)
+        and all(isinstance(run, dict) and {"run", "seed"} <= run.keys() for run in row["runs"])
+        for row in rows
+    )
+    if not whole:
+        raise damaged(path, "its rows are no rows of runs", ELSEWHERE)
+    return record
+
+
+def known_runs(record: Record) -> dict[str, Record]:
+    """The runs of a record by the names of their folders."""
+    return {run["run"]: run for row in record["rows"] for run in row["runs"]}
+
+
+def run_entry(experiment: Experiment, result: RunResult) -> Record:
+    """What the record holds of one finished run. Nothing in it is a place on this machine."""
+    entry = {
+        "run": result.config.folder_name,
+        "seed": result.config.seed,
+        "iterations": result.config.last_training.iterations,
+        "engine": result.engine.get("engine"),
+    }
+    return entry | {name: getattr(result, name) for name in COPIED} | experiment.keep(result)
+
+
+def row_entry(row: Row, seeds: Sequence[int], runs: dict[str, Record]) -> Record:
+    """One row: its configuration, its runs of all seeds that are known, and their summary."""
+    known = sorted({*seeds, *(run["seed"] for run in runs.values())})
+    try:
+        names = [row.at(seed).folder_name for seed in known]
+    except FileError:  # a row may have to look at its data first, which is not here
+        names = []
+    found = [runs[name] for name in names if name in runs]
+    config = {name: value for name, value in row.config.to_dict().items() if name != "seed"}
+    entry = {
+        "label": row.label,
+        "paper": row.paper,
+        "paper_std": row.paper_std,
+        **row.about,
+        "config": config,
+        "asked": len({*seeds, *(run["seed"] for run in found)}),
+        "runs": found,
+    }
+    for rule, name in (("selected", "test_error"), ("best", "best_test_error")):
+        errors = [run[name] for run in found]
+        entry[rule] = summary(errors, row.paper, row.paper_std) if errors else None
+    return entry
+
+
+def make_record(
+    experiment: Experiment,
+    rows: Sequence[tuple[Row, Sequence[int]]],
+    runs: dict[str, Record],
+    *,
+    scale: float,
+    command: str,
+    more: Record,
+) -> Record:
+    """The whole record of an experiment, from the runs that are known so far.
+
+    `more` is what was measured beside the runs.
+    """
+    entries = [row_entry(row, seeds, runs) for row, seeds in rows]
+    record = {
+        "format": FORMAT,
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "command": command,
+        "scale": scale,
+        "errors": "percent of the test images: mean and sample standard deviation over the seeds; "
+        "selected: the checkpoint of lowest validation error; best: the lowest of all "
+        "checkpoints, as the authors report",
+        "notes": list(experiment.notes),
+        "rows": entries,
+        "done": sum(len(entry["runs"]) for entry in entries),
+        "asked": sum(entry["asked"] for entry in entries),
+        "seconds": sum(_seconds(run) for entry in entries for run in entry["runs"]),
+        "versions": versions(),
+        **environment(torch.device("cpu")),
+    }
+    return record | more
+
+
+def _seconds(run: Record) -> float:
+    return run["seconds"] + sum(phase["seconds"] for phase in run["cost"].values())

@@ -1,0 +1,125 @@
+"""Tables of an experiment: in the terminal, as Markdown and as CSV, from its record alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from snip.common.console import say, show_table
+from snip.common.figures import percent
+from snip.common.files import write_text
+from snip.experiments.kinds import Experiment, Record
+from snip.experiments.summary import LEGEND, shown
+
+Table = tuple[list[str], list[list[str]]]
+CSV_FIELDS = ("label", "model", "dataset", "method", "sparsity", "paper", "asked")
+
+
+def table_of(experiment: Experiment, record: Record) -> Table:
+    """Heading and rows: ours beside the paper's. A row without a finished run is left out."""
+    paper = any(row["paper"] for row in record["rows"])
+    heading = ["", "network", "sparsity %", *(["paper %"] if paper else [])]
+    heading += ["selected %", "best %", "seeds", *(name for name, _ in experiment.columns)]
+    rows = []
+    for row in record["rows"]:
+        if not row["runs"]:
+            continue
+        config = row["config"]
+        cells = [row["label"], config["model"], _sparsity(config["sparsity"])]
+        cells += [_paper(row)] if paper else []
+        cells += [shown(row["selected"]), shown(row["best"]), _seeds(row)]
+        rows.append(cells + [cell(row, record) for _, cell in experiment.columns])
+    return heading, rows
+
+
+def captions(record: Record) -> list[str]:
+    """What must be said beside a table or figure: what was run, and what is missing."""
+    said = [what_was_run(record)]
+    if any(row["paper"] for row in record["rows"]):
+        said.append(f"{LEGEND}.")
+    said += [f"{note}." for note in record["notes"]]
+    notes = {run["dataset_note"] for row in record["rows"] for run in row["runs"]} - {""}
+    said += [f"Data: {note}." for note in sorted(notes)]
+    return said
+
+
+def what_was_run(record: Record) -> str:
+    """A sentence on the part of the schedule and of the runs that the numbers come from."""
+    scale = record["scale"]
+    length = "the full schedule" if scale == 1 else f"{scale:g} of the full schedule"
+    if not record["rows"]:
+        return "Scored, nothing was trained."
+    missing = [row["label"] for row in record["rows"] if not row["runs"]]
+    out = f"; {len(missing)} of {len(record['rows'])} rows are not run yet" if missing else ""
+    return f"Trained for {length}: {record['done']} of {record['asked']} runs{out}."
+
+
+def show_record(experiment: Experiment, record: Record) -> None:
+    """Print the table, with what must be said beside it."""
+    say(record["title"])
+    heading, rows = table_of(experiment, record)
+    if rows:
+        show_table(heading, rows)
+    if experiment.measured_table is not None and "measured" in record:
+        show_table(*experiment.measured_table(record["measured"]))
+    for line in captions(record):
+        say(line)
+
+
+def write_tables(experiment: Experiment, record: Record, stem: Path) -> None:
+    """Write NAME.md and NAME.csv."""
+    parts = [f"# {record['title']}", f"`{record['command']}`"]
+    heading, rows = table_of(experiment, record)
+    if rows:
+        parts.append(markdown(heading, rows))
+    if experiment.measured_table is not None and "measured" in record:
+        parts.append(markdown(*experiment.measured_table(record["measured"])))
+    parts += captions(record)
+    write_text(stem.with_name(f"{stem.name}.md"), "\n\n".join(parts) + "\n")
+    write_text(stem.with_name(f"{stem.name}.csv"), _csv(experiment, record))
+
+
+def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as Markdown."""
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join(
+        "| " + " | ".join(_in_markdown(cell) for cell in line) + " |" for line in lines
+    )
+
+
+def _csv(experiment: Experiment, record: Record) -> str:
+    """A line per row with plain numbers; of a record without rows, what was measured."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    if not record["rows"] and experiment.measured_table is not None:
+        heading, rows = experiment.measured_table(record["measured"])
+        writer.writerows([heading, *rows])
+        return file.getvalue()
+    numbers = [f"{rule}_{what}" for rule in ("selected", "best") for what in ("mean", "std")]
+    writer.writerow([*CSV_FIELDS, *numbers, "seeds", *(name for name, _ in experiment.columns)])
+    for row in record["rows"]:
+        if row["runs"]:
+            about = {**row["config"], **row}
+            found = [row[rule][what] for rule in ("selected", "best") for what in ("mean", "std")]
+            more = [cell(row, record) for _, cell in experiment.columns]
+            writer.writerow([*(about[n] for n in CSV_FIELDS), *found, len(row["runs"]), *more])
+    return file.getvalue()
+
+
+def _in_markdown(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")
+
+
+def _sparsity(fraction: float) -> str:
+    return percent(fraction).removesuffix("%").removesuffix("0").removesuffix(".0")
+
+
+def _paper(row: Record) -> str:
+    return f"{row['paper']} ± {row['paper_std']:g}" if row["paper_std"] else row["paper"] or "-"
+
+
+def _seeds(row: Record) -> str:
+    done, asked = len(row["runs"]), row["asked"]
+    return str(done) if done == asked else f"{done} of {asked}"

@@ -1,0 +1,82 @@
+"""Runs in a folder: how far each has come, which are at work, and what the finished ones found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from snip.common import places
+from snip.common.errors import FileError
+from snip.runs import folder as layout
+from snip.runs.config import RunConfig
+from snip.runs.result import RunResult
+from snip.training.journal import METRICS
+from snip.training.lock import is_held
+from snip.training.metrics import Metrics, read_metrics
+
+RUNNING = "running"
+STATES = (layout.FINISHED, RUNNING, layout.STOPPED)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One run in a folder of runs."""
+
+    folder: Path
+    config: RunConfig
+    state: str  # one of STATES
+    phase: str  # the training that is under way or was the last: "" is the run's own
+    done: int  # its steps so far
+    steps: int | None  # of all its steps; None if not known before it ends
+    seconds: float  # spent in this training
+    result: RunResult | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds that this training still takes at the pace so far; None if not known."""
+        if self.state == layout.FINISHED:
+            return 0.0
+        if not self.done or self.steps is None:
+            return None
+        return self.seconds / self.done * (self.steps - self.done)
+
+
+def listed(folder: Path) -> Listed:
+    """The run in one folder."""
+    config = layout.read_config(folder)
+    steps = config.last_training.iterations
+    if layout.state_of(folder) == layout.FINISHED:
+        result = RunResult.read(folder)
+        return Listed(
+            folder, config, layout.FINISHED, "", steps, steps, result.seconds, result=result
+        )
+    phase, last = _latest(folder)
+    state = RUNNING if is_held(folder) else layout.STOPPED
+    done, seconds = (0, 0.0) if last is None else (last.iteration, last.seconds)
+    return Listed(folder, config, state, phase, done, None if phase else steps, seconds)
+
+
+def run_folders(root: Path) -> list[Path]:
+    """The folders of runs in `root`, in the order of their names."""
+    if not places.is_folder(root):
+        raise FileError(f"there is no folder {root}: give --out, the folder of run folders.")
+    found = [root / name for name in places.names_in(root)]
+    return [path for path in found if places.exists(path / layout.CONFIG)]
+
+
+def _latest(folder: Path) -> tuple[str, Metrics | None]:
+    """The training that came last, and its last evaluation."""
+    if (folder / METRICS).is_file():
+        return "", _last(folder / METRICS)
+    phases = folder / layout.PHASES
+    names = places.names_in(phases) if places.is_folder(phases) else []
+    written = [name for name in names if (phases / name / METRICS).is_file()]
+    if not written:
+        return "", None
+    name = max(written, key=lambda name: (phases / name / METRICS).stat().st_mtime)
+    return name, _last(phases / name / METRICS)
+
+
+def _last(path: Path) -> Metrics | None:
+    history = read_metrics(path)
+    return history[-1] if history else None

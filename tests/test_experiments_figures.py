@@ -1,0 +1,184 @@
+"""Figures and tables from records, whole, partial and empty; maps of what survives; labels."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from snip.data import load
+from snip.experiments import EXPERIMENTS
+from snip.experiments.class_maps import INVERTED, PLAIN, SPARSITIES, class_maps
+from snip.experiments.drawing import save_figure
+from snip.experiments.maps import class_means, correlation, first_layer, packed, unpacked
+from snip.experiments.random_labels import keep
+from snip.experiments.record import make_record
+from snip.experiments.tables import table_of, what_was_run, write_tables
+from snip.runs import RunConfig, RunResult, prepare
+from snip.runs.config import SHUFFLED
+from snip.runs.run import labelled
+from snip.training import TrainConfig
+
+DRAWN = [n for n, one in EXPERIMENTS.items() if one.draw and one.rows()]
+PAPERS = {"fig1", "fig2", "fig3", "fig4", "figA1", "figA2", "figB"}
+
+
+@pytest.fixture(scope="module")
+def mnist():
+    return load("mnist")
+
+
+def entry(config, error):
+    """What a record holds of a run, by hand."""
+    picture = packed(torch.linspace(0, 1, 784))
+    curve = {"iteration": [1, 2], "train_loss": [2.3, 0.1], "train_error": [0.9, 0.1]}
+    return {
+        "run": config.folder_name, "seed": config.seed, "iterations": 10, "seconds": 1.5,
+        "cost": {"first training": {"iterations": 5, "seconds": 0.5}}, "dataset_note": "",
+        "test_error": error, "best_test_error": error / 2, "kept": 10, "map": picture,
+        "correlation": 0.5, "curve": curve,
+    }  # fmt: skip
+
+
+def record_of(name, rows, seeds=2):
+    """A record in which these of the experiment's rows are run."""
+    experiment = EXPERIMENTS[name]
+    runs = {}
+    for number, row in enumerate(rows):
+        for seed in range(seeds):
+            config = row.at(seed)
+            runs[config.folder_name] = entry(config, 0.01 + 0.001 * (number + seed))
+    asked = [(row, range(2)) for row in experiment.rows()]
+    more = {"measured": {"mean": packed(torch.zeros(784))}} if name == "fig3" else {}
+    return make_record(experiment, asked, runs, scale=0.5, command="snip", more=more)
+
+
+def test_every_figure_of_the_paper_is_drawn():
+    drawn = {name for name, one in EXPERIMENTS.items() if one.draw}
+    assert drawn == PAPERS | {"methods", "granularity", "gap"}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_figures_are_drawn_from_what_is_there(name, tmp_path):
+    experiment = EXPERIMENTS[name]
+    rows = experiment.rows()
+    record = record_of(name, rows[: max(1, len(rows) // 2)])
+    save_figure(experiment.draw(record), tmp_path / name)
+    assert "<svg" in (tmp_path / f"{name}.svg").read_text()
+    assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_same_numbers_give_the_same_files(tmp_path):
+    record = record_of("fig4", EXPERIMENTS["fig4"].rows())
+    for name in ("one", "other"):
+        save_figure(EXPERIMENTS["fig4"].draw(record), tmp_path / name)
+    for kind in ("svg", "png"):
+        one, other = (tmp_path / f"{name}.{kind}" for name in ("one", "other"))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_figure_says_what_was_run(tmp_path):
+    from matplotlib import rc_context
+
+    record = record_of("fig1", EXPERIMENTS["fig1"].rows()[:3], seeds=1)
+    with rc_context({"svg.fonttype": "none"}):
+        save_figure(EXPERIMENTS["fig1"].draw(record), tmp_path / "fig1")
+    said = (tmp_path / "fig1.svg").read_text()
+    assert "Trained for 0.5 of the full schedule: 3 of 44 runs; 19 of 22 rows are not run" in said
+
+
+@pytest.mark.parametrize("name", [*DRAWN, "table1", "table2", "table3", "tableC"])
+def test_tables_of_all_rows_by_hand(name, tmp_path):
+    experiment = EXPERIMENTS[name]
+    record = record_of(name, experiment.rows(), seeds=1)
+    heading, rows = table_of(experiment, record)
+    assert len(rows) == len(record["rows"])
+    assert {len(row) for row in rows} == {len(heading)}
+    seeds = heading.index("seeds")
+    assert {row[seeds] for row in rows} == {"1 of 2"}
+    write_tables(experiment, record, tmp_path / name)
+    lines = (tmp_path / f"{name}.md").read_text().splitlines()
+    assert sum(line.startswith("| ") for line in lines) == len(rows) + 2
+
+
+def test_costs_needs_and_differences_in_tables():
+    heading, rows = table_of(
+        EXPERIMENTS["table1"], record_of("table1", EXPERIMENTS["table1"].rows())
+    )
+    lwc = next(row for row in rows if row[0] == "LWC")
+    cells = dict(zip(heading, lwc, strict=True))
+    assert (cells["steps"], cells["seconds"], cells["pretraining"]) == ("15", "2", "yes")
+    assert (cells["prunings"], cells["architecture"]) == ("many", "yes")
+    _, rows = table_of(EXPERIMENTS["table2"], record_of("table2", EXPERIMENTS["table2"].rows()))
+    assert rows[1][-1] == "+0.10 (+0.87)"  # ours rises by 0.1 from row to row
+    _, rows = table_of(EXPERIMENTS["gap"], record_of("gap", EXPERIMENTS["gap"].rows()))
+    assert rows[0][-2:] == ["1.00 / 0.50", "-"]
+    assert rows[1][-1] == "+0.10 (+1.4 s.e.)"  # 0.1 over sqrt(2 * 0.0707^2 / 2)
+
+
+def test_a_record_that_was_only_scored_says_so():
+    experiment = EXPERIMENTS["fig2"]
+    record = make_record(experiment, [], {}, scale=1, command="snip", more={})
+    assert what_was_run(record) == "Scored, nothing was trained."
+
+
+def test_maps_go_through_a_record():
+    values = torch.arange(784) / 783
+    assert unpacked(packed(values)).flatten() == pytest.approx(values.numpy(), abs=0.5 / 255 + 1e-6)
+    masks = {"fc1.weight": torch.tensor([[1, 0, 1], [1, 0, 0]], dtype=torch.bool)}
+    assert first_layer(masks).tolist() == [1.0, 0.0, 0.5]
+    one = torch.tensor([1.0, 2.0, 3.0])
+    assert correlation(one, one * 5 + 1) == pytest.approx(1)
+    assert correlation(one, -one) == pytest.approx(-1)
+    assert correlation(one, torch.ones(3)) == 0
+
+
+def test_what_survives_shows_the_class_and_inverting_the_data_changes_little(mnist):
+    """The claims of figures 2 and A1, on one seed; dL/dw sees the pixels alone, and not weights."""
+    plain, inverted = (class_maps(data, "snip", 0) for data in (mnist, mnist.inverted()))
+    assert plain.shape == (10, len(SPARSITIES), 784)
+    means = class_means("mnist")
+    for number in range(10):
+        most = plain[number, -1]
+        likeness = [correlation(most, mean) for mean in means]
+        assert likeness.index(max(likeness)) == number
+        assert correlation(most, inverted[number, -1]) > 0.9
+    shares = plain.mean(dim=(0, 2))  # the denser, the more of the first layer survives
+    assert torch.equal(shares, shares.sort(descending=True).values)
+    assert {PLAIN, INVERTED} == {"plain", "inverted"}
+
+
+def test_inverted_data_is_the_negative_once_it_is_normalised(mnist):
+    few = mnist.subset(200, 10)
+    ours = next(iter(few.evaluation_batches(10)))[0]
+    theirs = next(iter(few.inverted().evaluation_batches(10)))[0]
+    assert torch.allclose(ours, -theirs, atol=1e-5)
+    assert few.identity() != few.inverted().identity()
+
+
+def test_shuffled_labels_are_a_permutation_that_never_changes(mnist):
+    shuffled = mnist.with_shuffled_labels()
+    ours, theirs = mnist.train.labels, shuffled.train.labels
+    assert torch.equal(ours.bincount(), theirs.bincount())
+    assert float((ours == theirs).float().mean()) == pytest.approx(0.1, abs=0.01)
+    assert torch.equal(theirs, mnist.with_shuffled_labels().train.labels)
+    assert torch.equal(mnist.test.labels, shuffled.test.labels)
+    assert shuffled.identity() != mnist.identity()
+
+
+def test_scores_come_from_true_labels_and_training_from_shuffled_ones(mnist):
+    true = RunConfig("lenet-300-100", 0.9, train=TrainConfig(iterations=2, lr_drops=()))
+    config = RunConfig.from_dict({**true.to_dict(), "labels": SHUFFLED})
+    assert prepare(config, mnist)[1] == prepare(true, mnist)[1]
+    assert labelled(true, mnist) is mnist
+    assert not torch.equal(labelled(config, mnist).train.labels, mnist.train.labels)
+    assert "labels" not in true.identity()  # folders of old runs keep their names
+    assert "shuffled-labels" in config.folder_name
+    rival = RunConfig("lenet-300-100", 0.9, method="lwc", labels=SHUFFLED)
+    assert rival.trained_first.labels == SHUFFLED
+
+
+def test_the_course_of_a_training_is_kept(finished_run: Path):
+    result = RunResult.read(finished_run)
+    curve = keep(result)["curve"]
+    assert curve["iteration"] == [30, 60]
+    assert curve["train_loss"] == [round(line.train_loss, 5) for line in result.history()]

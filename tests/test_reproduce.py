@@ -1,0 +1,189 @@
+"""`snip reproduce` on real MNIST with schedules of a few steps: its files, resuming, mistakes."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from cli_fixtures import Snip, files
+
+from snip.cli import main
+from snip.experiments import EXPERIMENTS
+from snip.experiments.reproduce import Reproduction, Request
+from snip.experiments.work import Place
+from snip.runs.folder import RESULT
+
+TRIAL = ["--scale", "0.0002"]  # 15 steps where the paper has 75,000
+TABLE = ["reproduce", "table1", *TRIAL, "--only", "snip-0.95", "--only", "mnist_dense_15it"]
+NAME = "table1-scale-0.0002"
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where two rows of table 1 were run, with two seeds each, in two processes."""
+    folder = tmp_path_factory.mktemp("reproduced")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main([*TABLE, "--seeds", "2", "--jobs", "2"]) == 0
+    return folder
+
+
+@pytest.fixture
+def copied(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of that folder, to work in."""
+    shutil.copytree(done, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def record() -> dict:
+    return json.loads(Path(f"results/{NAME}.json").read_text())
+
+
+def changed() -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in Path("runs").rglob(RESULT)}
+
+
+@pytest.mark.usefixtures("copied")
+def test_the_record_holds_configurations_seeds_numbers_and_both_rules(done: Path) -> None:
+    found = record()
+    rows = [row for row in found["rows"] if row["runs"]]
+    assert [(row["label"], row["config"]["sparsity"]) for row in rows] == [
+        ("reference", 0.0), ("reference", 0.0), ("SNIP", 0.95),
+    ]  # fmt: skip
+    assert (found["done"], found["asked"], found["scale"]) == (6, 2 * 20, 0.0002)
+    for row in rows:
+        assert [run["seed"] for run in row["runs"]] == [0, 1]
+        errors = [run["test_error"] for run in row["runs"]]
+        assert row["selected"]["mean"] == pytest.approx(50 * sum(errors))
+        assert row["best"]["mean"] <= row["selected"]["mean"] + 1e-9
+        assert {"kept", "seconds", "machine", "date", "versions"} <= row["runs"][0].keys()
+    assert rows[2]["runs"][0]["kept"] == 13_331
+    assert found["command"] == (
+        "snip reproduce table1 --seeds 2 --scale 0.0002 --only snip-0.95 --only mnist_dense_15it"
+    )
+    text = Path(f"results/{NAME}.json").read_text()
+    assert str(done) not in text
+    assert "/home" not in text
+    assert "/root" not in text
+
+
+@pytest.mark.usefixtures("copied")
+def test_tables_say_what_was_run_and_what_is_missing() -> None:
+    markdown = Path(f"results/{NAME}.md").read_text()
+    assert "| SNIP | lenet-300-100 | 95 | 1.6 |" in markdown
+    assert "0.0002 of the full schedule" in markdown
+    assert "17 of 20 rows are not run yet" in markdown
+    assert "lenet-5-caffe diverges at the paper's rate" in markdown
+    assert "LWC" not in markdown.partition("Trained for")[0]
+    with Path(f"results/{NAME}.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["label"] for line in lines] == ["reference", "reference", "SNIP"]
+    assert float(lines[2]["selected_mean"]) == pytest.approx(
+        record()["rows"][2]["selected"]["mean"]
+    )
+    assert lines[2]["pretraining"] == "no"
+
+
+@pytest.mark.usefixtures("copied")
+def test_what_is_done_is_not_done_again(snip: Snip) -> None:
+    before = changed()
+    code, out, _ = snip(*TABLE, "--seeds", "2")
+    assert code == 0
+    assert changed() == before
+    assert len(before) == 6
+    assert "SNIP" in out
+
+
+@pytest.mark.usefixtures("copied")
+def test_a_dry_run_says_what_is_left_and_writes_nothing(snip: Snip) -> None:
+    before = files()
+    code, out, _ = snip(*TABLE, "--seeds", "3", "--dry-run", "--jobs", "2")
+    assert code == 0
+    assert "2 of 3" in out
+    assert "3 runs to do" in out
+    assert files() == before
+
+
+@pytest.mark.usefixtures("copied")
+def test_runs_whose_folders_are_gone_stay_in_the_record(snip: Snip) -> None:
+    before = record()["rows"]
+    shutil.rmtree("runs")
+    experiment = EXPERIMENTS["table1"]
+    request = Request(Place(Path("runs")), Path("results"), seeds=2, scale=0.0002)
+    work = Reproduction(experiment, request)
+    work.look()
+    assert [row["runs"] for row in work.record()["rows"]] == [row["runs"] for row in before]
+    # A trial at another scale is another file, and has none of these runs.
+    other = Reproduction(experiment, Request(Place(Path("runs")), Path("results"), scale=0.5))
+    assert other.record()["done"] == 0
+    assert other.path != work.path
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "is damaged or of another version"),
+        ('{"experiment": "table1", "format": 99, "rows": []}', "format 99"),
+        ('{"experiment": "fig1", "format": 1, "rows": []}', "of experiment fig1"),
+        ('{"experiment": "table1", "format": 1, "rows": [{"runs": 3}]}', "no rows of runs"),
+        ('{"experiment": "table1", "format": 1}', "no rows of runs"),
+    ],
+)
+@pytest.mark.usefixtures("empty_folder")
+def test_a_record_of_another_version_is_refused_and_kept(
+    snip: Snip, content: str, said: str
+) -> None:
+    Path("results").mkdir()
+    path = Path(f"results/{NAME}.json")
+    path.write_text(content)
+    code, _, error = snip(*TABLE)
+    assert code == 2
+    assert said in error
+    assert "the run folders keep the work" in error
+    assert path.read_text() == content
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tabel1"], "did you mean 'table1'"),
+        (["table1", "--only", "lenet-9"], "is in no row of table1"),
+        (["table1", "--scale", "0"], "scale is 0"),
+        (["table1", "--scale", "2"], "scale is 2"),
+        (["table1", "--seeds", "0"], "seeds is 0"),
+        (["table1", "--jobs", "0"], "jobs is 0"),
+        (["table1", "--time"], "has nothing to time"),
+    ],
+)
+@pytest.mark.usefixtures("empty_folder")
+def test_mistakes_are_told_before_anything_is_written(
+    snip: Snip, arguments: list[str], said: str
+) -> None:
+    code, _, error = snip("reproduce", *arguments)
+    assert code == 2
+    assert said in error
+    assert files() == []
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_data_that_is_not_here_is_told_and_the_rest_goes_on(snip: Snip) -> None:
+    rows = ["--only", "lstm-s_mnist_snip", "--only", "alexnet-s"]
+    code, out, error = snip("reproduce", "table2", "--scale", "0.00005", "--seeds", "1", *rows)
+    assert code == 1
+    assert "2 rows of table2 are left out: cifar-10 is not in" in error
+    assert "SNIP_DATA" in error
+    assert "lstm-s" in out
+    (folder,) = Path("runs").iterdir()
+    assert folder.name.startswith("lstm-s_mnist_snip-0.95_redraw_4it")
+    found = json.loads(Path("results/table2-scale-5e-05.json").read_text())
+    assert found["done"] == 1
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_the_list_of_experiments(snip: Snip) -> None:
+    code, out, _ = snip("reproduce")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == list(EXPERIMENTS)

@@ -1,0 +1,162 @@
+"""`snip runs`: the list with states, comparing, removing, and how long runs take."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cli_fixtures import Snip
+
+from snip.runs import RunConfig, RunResult
+from snip.runs.folder import CONFIG, METRICS, RESULT
+from snip.runs.listing import RUNNING, listed, run_folders
+from snip.runs.pace import PHASES, Pace
+from snip.training import TrainConfig
+from snip.training.lock import is_held, locked
+
+OUT = ["--out", "runs"]
+
+
+@pytest.fixture
+def three(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of a finished run, a stopped one and one that has just begun."""
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs"
+    for name in ("finished", "stopped", "new"):
+        shutil.copytree(finished_run, runs / name)
+    for name in ("stopped", "new"):
+        (runs / name / RESULT).unlink()
+    lines = (runs / "stopped" / METRICS).read_text().splitlines(keepends=True)
+    (runs / "stopped" / METRICS).write_text(lines[0])
+    (runs / "new" / METRICS).unlink()
+    (runs / "no-run").mkdir()
+    return runs
+
+
+def test_states_progress_and_time_left(three: Path) -> None:
+    assert [path.name for path in run_folders(three)] == ["finished", "new", "stopped"]
+    finished, new, stopped = (listed(path) for path in run_folders(three))
+    assert (finished.state, finished.done, finished.seconds_left) == ("finished", 60, 0.0)
+    assert finished.result is not None
+    assert (new.state, new.done, new.seconds_left) == ("stopped", 0, None)
+    assert (stopped.state, stopped.done, stopped.steps) == ("stopped", 30, 60)
+    assert stopped.seconds_left == pytest.approx(stopped.seconds)  # half of it is done
+    with locked(three / "stopped"):
+        assert listed(three / "stopped").state == RUNNING
+        assert is_held(three / "stopped")
+    assert not is_held(three / "stopped")
+    assert not is_held(three / "nowhere")
+
+
+@pytest.mark.usefixtures("three")
+def test_the_list_and_its_filters(snip: Snip) -> None:
+    code, out, _ = snip("runs", *OUT)
+    assert code == 0
+    assert "3 runs: 1 finished, 0 running, 2 stopped" in out
+    assert "50%" in out
+    _, out, _ = snip("runs", *OUT, "--state", "finished")
+    assert "1 runs: 1 finished" in out
+    assert "stopped " not in out.partition("1 runs")[0]
+    _, out, _ = snip("runs", *OUT, "--method", "grasp")
+    assert out.startswith("0 runs")
+    _, out, _ = snip("runs", *OUT, "--model", "lenet-300-100", "--method", "snip")
+    assert "3 runs" in out
+
+
+def test_a_damaged_run_is_told_and_the_others_are_listed(snip: Snip, three: Path) -> None:
+    (three / "new" / CONFIG).write_text("{")
+    code, out, error = snip("runs", *OUT)
+    assert code == 0
+    assert "2 runs" in out
+    assert "is damaged" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["lst"], "did you mean 'list'"),
+        (["--state", "finisht"], "did you mean 'finished'"),
+        (["--method", "snp"], "did you mean 'snip'"),
+        (["--model", "lenet5"], "did you mean 'lenet-5-caffe'"),
+        (["list", "A"], "list takes no names"),
+        (["compare", "finished"], "compare was given 1 runs"),
+        (["compare", "finished", "stoped"], "did you mean 'stopped'"),
+        (["compare", "e", "finished"], "is a part of 3 names"),
+        (["compare", "finished", "stopped", "--picture", "curves.txt"], "end its name in one of"),
+        (["remove"], "remove was given no run"),
+        (["remove", "finished"], "there is no terminal: add --yes"),
+        (["remove", "nothing-like-it", "--yes"], "unknown run"),
+    ],
+)
+def test_mistakes(snip: Snip, three: Path, arguments: list[str], said: str) -> None:
+    code, _, error = snip("runs", *arguments, *OUT)
+    assert code == 2
+    assert said in error
+    assert len(run_folders(three)) == 3
+
+
+@pytest.mark.usefixtures("three")
+def test_no_folder_of_runs_is_a_sentence(snip: Snip) -> None:
+    code, _, error = snip("runs", "--out", "elsewhere")
+    assert code == 2
+    assert "there is no folder elsewhere" in error
+
+
+def test_comparing_shows_what_differs_and_draws_the_curves(snip: Snip, three: Path) -> None:
+    path = three / "stopped" / CONFIG
+    path.write_text(path.read_text().replace('"lr": 0.1', '"lr": 0.05'))
+    arguments = ["compare", "finished", "stopped", "--picture", "curves.svg"]
+    code, out, _ = snip("runs", *arguments, *OUT)
+    assert code == 0
+    table = [line.split() for line in out.splitlines()]
+    assert ["train.lr", "0.1", "0.05"] in table
+    assert not any(line[:1] == ["train.momentum"] for line in table)
+    assert any(line[:2] == ["test", "error"] and line[-1] == "-" for line in table)
+    drawn = Path("curves.svg").read_text()
+    assert "<svg" in drawn
+    snip("runs", *arguments, *OUT)
+    assert Path("curves.svg").read_text() == drawn
+
+
+def test_removing_asks_refuses_a_running_one_and_takes_the_whole_folder(
+    snip: Snip, three: Path
+) -> None:
+    with locked(three / "stopped"):
+        code, _, error = snip("runs", "remove", "stopped", "finished", "--yes", *OUT)
+        assert code == 2
+        assert "is at work" in error
+    assert len(run_folders(three)) == 3
+    code, out, _ = snip("runs", "remove", "stopped", "--yes", *OUT)
+    assert code == 0
+    assert "removed" in out
+    assert [path.name for path in run_folders(three)] == ["finished", "new"]
+    assert not (three / "stopped").exists()
+
+
+def test_how_long_runs_take_by_hand(finished_run: Path) -> None:
+    result = RunResult.read(finished_run)
+    known = replace(result, seconds=6.0)  # 0.1 s for each of 60 steps
+    slow = replace(known, config=replace(known.config, sparsity=0.5), seconds=30.0)
+    pace = Pace()
+    config = RunConfig("lenet-300-100", 0.9, train=TrainConfig(iterations=200, lr_drops=()))
+    assert pace.seconds(config) is None
+    pace.learn([slow, known])
+    assert pace.seconds(config) == pytest.approx(20)  # as the run of the nearest sparsity
+    assert pace.seconds(replace(config, sparsity=0.6)) == pytest.approx(100)
+    dense = replace(config, sparsity=0)
+    assert pace.seconds(dense) is None
+    pace.measured["lenet-300-100", "mnist"] = 0.01
+    assert pace.seconds(dense) == pytest.approx(2)
+    rival = replace(config, method="lwc")
+    assert pace.seconds(rival) == pytest.approx(2 * PHASES)
+    phases = {"first training": {"iterations": 60, "seconds": 100.0},
+              "round-1": {"iterations": 30, "seconds": 54.0}}  # fmt: skip
+    pace.learn([replace(known, config=replace(rival, train=known.config.train), cost=phases)])
+    assert pace.seconds(rival) == pytest.approx(200)  # without the first, which others share
+
+
+def test_the_pace_of_a_folder(three: Path) -> None:
+    config = listed(three / "finished").config
+    found = Pace.of_folder(three)
+    assert [one for one, _ in found.known] == [config]
+    assert Pace.of_folder(three / "nowhere").known == []
