@@ -7,7 +7,7 @@ import torch
 
 from snip.data import load
 from snip.experiments import EXPERIMENTS
-from snip.experiments.class_maps import INVERTED, PLAIN, SPARSITIES, class_maps
+from snip.experiments.class_maps import INVERTED, PLAIN, SPARSITIES, maps_of
 from snip.experiments.drawing import save_figure
 from snip.experiments.maps import class_means, correlation, first_layer, packed, unpacked
 from snip.experiments.random_labels import keep
@@ -134,7 +134,7 @@ def test_maps_go_through_a_record():
 
 def test_what_survives_shows_the_class_and_inverting_the_data_changes_little(mnist):
     """The claims of figures 2 and A1, on one seed; dL/dw sees the pixels alone, and not weights."""
-    plain, inverted = (class_maps(data, "snip", 0) for data in (mnist, mnist.inverted()))
+    plain, inverted = (maps_of(data, "snip", 0) for data in (mnist, mnist.inverted()))
     assert plain.shape == (10, len(SPARSITIES), 784)
     means = class_means("mnist")
     for number in range(10):

@@ -24,7 +24,9 @@ from snip.cli.configuration import run_config
 from snip.cli.repeating import command_of
 from snip.common.errors import FileError, InputError
 from snip.data import load
-from snip.experiments.paper_numbers import TABLE_1, TABLE_2, TABLE_C, paper_number
+from snip.experiments.architectures import TABLE2, TABLEC
+from snip.experiments.paper_numbers import paper_number
+from snip.experiments.table1 import TABLE1
 from snip.masks import Masks
 from snip.models import MODELS
 from snip.page.book import Book
@@ -62,17 +64,21 @@ def page_of(*folders: Path, score: bool = False) -> str:
 # What the paper says.
 
 
-def test_the_paper_s_numbers_fit_its_networks() -> None:
-    numbers = [*TABLE_1, *TABLE_2, *TABLE_C]
-    assert len(numbers) == 20 + 24 + 10
-    for number in numbers:
-        if number.method == "snip":
-            assert number.sparsity in MODELS[number.model].sparsities[number.dataset]
-    assert paper_number("lenet-300-100", "mnist", "snip", 0.98).error == 0.024
-    assert paper_number("wrn-22-8", "cifar-10", "snip", 0).error == 0.0614
-    assert paper_number("vgg-like", "tiny-imagenet", "snip", 0.95).error == 0.5573
-    assert paper_number("lenet-300-100", "mnist", "snip", 0.9) is None
-    assert paper_number("lenet-300-100", "mnist", "random", 0.95) is None
+def test_the_paper_s_numbers_are_those_of_the_experiments() -> None:
+    for experiment in (TABLE1, TABLE2, TABLEC):
+        for row in experiment.rows():
+            found = paper_number(row.config)
+            assert found is not None
+            assert found.error == round(float(row.paper) / 100, 6)
+            if row.config.sparsity and row.config.method == "snip":
+                known = MODELS[row.config.model].sparsities[row.config.dataset]
+                assert row.config.sparsity in known
+    assert paper_number(RunConfig("lenet-300-100", 0.98)) == ("Table 1", 0.024)
+    assert paper_number(RunConfig("wrn-22-8", 0)) == ("Table 2", 0.0614)
+    assert paper_number(RunConfig("vgg-like", 0.95, "tiny-imagenet")) == ("Appendix C", 0.5573)
+    assert paper_number(RunConfig("lenet-300-100", 0.9)) is None
+    assert paper_number(RunConfig("lenet-300-100", 0.95, method="random")) is None
+    assert paper_number(RunConfig("lenet-300-100", 0.95, control="shuffle")) is None
 
 
 def test_seeds_are_one_row_beside_the_paper(finished: Path) -> None:

@@ -18,13 +18,10 @@ from snip.common.progress import track
 from snip.data import Dataset, load
 from snip.experiments.drawing import finish, new_figure
 from snip.experiments.kinds import Experiment, Record
-from snip.experiments.maps import class_means, correlation, first_layer, packed, unpacked
-from snip.methods import named_method
-from snip.models import build
+from snip.experiments.maps import class_means, correlation, packed, unpacked
 from snip.reports.pictures import COLOURS as COLOUR_MAP
-from snip.runs.seeds import derived
-from snip.scoring.settings import Scoring
-from snip.selection.select import select
+from snip.runs import RunConfig
+from snip.runs.exploring import class_maps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,21 +35,15 @@ MEAN, MAGNITUDE = "the mean", "the magnitude"
 Maps = torch.Tensor  # [classes, sparsities, pixels]
 
 
-def class_maps(dataset: Dataset, method: str, seed: int) -> Maps:
+def maps_of(dataset: Dataset, method: str, seed: int) -> Maps:
     """The maps of every class at every sparsity, for one draw of weights and images."""
-    score = named_method(method)[1].score
-    model = build("lenet-300-100", dataset="mnist", seed=seed)
-    generator = torch.Generator().manual_seed(derived(seed, "images of one class"))
-    maps = []
-    for number in range(dataset.classes):
-        places = (dataset.train.labels == number).nonzero().flatten()
-        chosen = places[torch.randperm(len(places), generator=generator)[:IMAGES]]
-        split = dataset.train.take(chosen)
-        batch = next(iter(dataset.evaluation_batches(IMAGES, split=split)))
-        scores = score(model, [batch], scoring=Scoring.authors())
-        kept = [select(scores, sparsity=sparsity) for sparsity in SPARSITIES]
-        maps.append(torch.stack([first_layer(masks) for masks in kept]))
-    return torch.stack(maps)
+    # The sparsity is that of no map: all of them come from one scoring.
+    config = RunConfig(
+        "lenet-300-100", 0.5, dataset.name, method, score_batch_size=IMAGES, seed=seed
+    )
+    maps = class_maps(config, dataset, SPARSITIES)
+    assert maps is not None  # this network's first layer reads whole images
+    return maps.flatten(2)
 
 
 def measure(method: str, shown: tuple[str, ...], data_dir: Path | None, _scale: float) -> Record:
@@ -62,7 +53,7 @@ def measure(method: str, shown: tuple[str, ...], data_dir: Path | None, _scale: 
         plain = load(name, data_dir=data_dir)
         sets = {PLAIN: plain, INVERTED: plain.inverted()}
         maps = {
-            kind: [class_maps(data, method, seed) for seed in range(SEEDS)]
+            kind: [maps_of(data, method, seed) for seed in range(SEEDS)]
             for kind, data in sets.items()
         }
         means = class_means(name, data_dir)

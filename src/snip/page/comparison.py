@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from snip.common.figures import percent
-from snip.experiments.paper_numbers import PaperNumber, paper_number
+from snip.experiments.paper_numbers import paper_number
 from snip.methods import training_method
 from snip.runs import RunConfig, RunResult
 from snip.training import paper_schedule
@@ -48,15 +48,8 @@ def pruned_by(config: RunConfig) -> str:
     return f"{config.method} {percent(config.sparsity).replace('.00%', '%')}{control}"
 
 
-def paper_of(config: RunConfig) -> PaperNumber | None:
-    """The paper's number for a run. It has none for controls and for groups of connections."""
-    plain = config.control == "none" and config.granularity == "element"
-    known = (config.model, config.dataset, config.method, config.sparsity)
-    return paper_number(*known) if plain or not config.sparsity else None
-
-
 def _row(group: Sequence[RunResult]) -> Row:
-    config, paper = group[0].config, paper_of(group[0].config)
+    config, paper = group[0].config, paper_number(group[0].config)
     ours = [result.test_error for result in group]
     return Row(
         model=config.model,

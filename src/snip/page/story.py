@@ -10,8 +10,9 @@ from markupsafe import Markup
 
 from snip.common.errors import escaped, shortened
 from snip.common.figures import percent
+from snip.experiments.paper_numbers import paper_number
 from snip.masks.html import content as masks_html
-from snip.page.comparison import paper_of, pruned_by, shortened_schedule
+from snip.page.comparison import pruned_by, shortened_schedule
 from snip.page.finding import Run
 from snip.reports.html import content as report_html
 from snip.runs import RunConfig, chance_note, seeds_of
@@ -52,7 +53,7 @@ class Shown:
 def shown(run: Run, key: str, command_of: CommandOf) -> Shown:
     """A run in the words of the page."""
     config, result = run.config, run.result
-    paper = None if config is None else paper_of(config)
+    paper = None if config is None else paper_number(config)
     return Shown(
         key=key,
         name=_name(run),
@@ -107,7 +108,7 @@ def headline(runs: Sequence[Run]) -> tuple[str, str]:
     if run.result is None:
         return _name(run), f"{_state(run)[0].upper()}{_state(run)[1:]}."
     result = run.result
-    paper = paper_of(run.config)
+    paper = paper_number(run.config)
     beside = "" if paper is None else f" The paper reports {percent(paper.error)}."
     pruned = (
         f"{result.kept:,} of {result.total:,} connections were kept before training. "
