@@ -82,9 +82,12 @@ class Reproduction:
                 if name in self._read or state_of(folder) != FINISHED:
                     continue
                 self._read.add(name)
-                result = RunResult.read(folder)
-                self.runs[name] = run_entry(self.experiment, result)
-                self.pace.learn([result])
+                try:
+                    result = RunResult.read(folder)
+                    self.runs[name] = run_entry(self.experiment, result)
+                    self.pace.learn([result])
+                except InputError as error:  # a damaged folder: the others are read
+                    self._fail(f"{row.label}, seed {seed}: {error}")
 
     def tasks(self) -> list[Task]:
         """The runs to do, seed by seed, each after the first training that it needs."""
