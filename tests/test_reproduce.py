@@ -187,3 +187,26 @@ def test_the_list_of_experiments(snip: Snip) -> None:
     code, out, _ = snip("reproduce")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == list(EXPERIMENTS)
+
+
+@pytest.mark.usefixtures("copied")
+def test_a_damaged_run_is_told_and_the_others_are_shown(snip: Snip) -> None:
+    path = next(path for path in changed() if "snip-0.95" in str(path))
+    path.write_text("{")
+    Path(f"results/{NAME}.json").unlink()
+    code, out, error = snip(*TABLE, "--seeds", "2")
+    assert code == 1
+    assert f"{path} is damaged" in error
+    assert "reference" in out
+    assert record()["done"] == 5
+    assert path.read_text() == "{"
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_all_takes_the_experiments_that_have_such_rows(snip: Snip) -> None:
+    flags = ["--only", "gru-b", "--dry-run", "--seeds", "1", "--scale", "0.0001"]
+    code, out, _ = snip("reproduce", "all", *flags)
+    assert code == 0
+    assert out.count("runs to do") == 1  # gru-b is in table 2 alone
+    assert "2 runs to do" in out
+    assert files() == []

@@ -62,7 +62,7 @@ def has_begun(place: Path) -> bool:
 def children(process: Process) -> list[int]:
     """The processes that this one has started, from the system's table."""
     listed = subprocess.run(
-        ["ps", "-o", "pid=", "-o", "args=", "--ppid", str(process.pid)],
+        ["ps", "-ww", "-o", "pid=", "-o", "args=", "--ppid", str(process.pid)],
         capture_output=True,
         text=True,
     )

@@ -67,9 +67,9 @@ def command(
 ) -> None:
     """Reproduce a table or a figure of the paper."""
     # Imported here, because this loads torch, and a help text needs none of it.
-    from snip.experiments import EXPERIMENTS, named_experiments
+    from snip.experiments import ALL, EXPERIMENTS, named_experiments
     from snip.experiments.estimate import show_estimate
-    from snip.experiments.reproduce import Reproduction, Request
+    from snip.experiments.reproduce import Reproduction, Request, matching
     from snip.experiments.tables import show_record
     from snip.experiments.work import Place
 
@@ -77,17 +77,22 @@ def command(
         for one in EXPERIMENTS.values():
             say(f"{one.name:<12} {one.title}")
         return
-    chosen = named_experiments(name)
     set_up_torch(threads=1, device="cpu")
-    place = Place(out, data_dir, download)
+    place, texts = Place(out, data_dir, download), tuple(only or ())
+    works = []
+    # All are looked at before the first begins: a mistake, or a damaged file, is told at once.
+    for experiment in named_experiments(name):
+        if name == ALL and texts and not matching(experiment.rows(), texts):
+            continue
+        spoken = _command(experiment.name, seeds, scale, texts)
+        request = Request(place, results, seeds, jobs, scale, texts, spoken)
+        works.append(Reproduction(experiment, request))
     failures: list[str] = []
-    for experiment in chosen:
-        spoken = _command(experiment.name, seeds, scale, only or [])
-        request = Request(place, results, seeds, jobs, scale, tuple(only or ()), spoken)
-        work = Reproduction(experiment, request)
+    for work in works:
         if dry_run:
             show_estimate(work)
             continue
+        experiment = work.experiment
         show_record(experiment, work.time(seconds) if time else work.run())
         remark(f"written: {work.stem}.json, .md, .csv" + (", .svg, .png" * bool(experiment.draw)))
         failures += work.failures
@@ -98,7 +103,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _command(name: str, seeds: int | None, scale: float, only: list[str]) -> str:
+def _command(name: str, seeds: int | None, scale: float, only: tuple[str, ...]) -> str:
     """The command as results quote it: without places of this machine, and how many jobs."""
     words = ["snip", "reproduce", name]
     words += [] if seeds is None else ["--seeds", str(seeds)]

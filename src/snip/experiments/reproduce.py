@@ -82,9 +82,12 @@ class Reproduction:
                 if name in self._read or state_of(folder) != FINISHED:
                     continue
                 self._read.add(name)
-                result = RunResult.read(folder)
-                self.runs[name] = run_entry(self.experiment, result)
-                self.pace.learn([result])
+                try:
+                    result = RunResult.read(folder)
+                    self.runs[name] = run_entry(self.experiment, result)
+                    self.pace.learn([result])
+                except InputError as error:  # a damaged folder: the others are read
+                    self._fail(f"{row.label}, seed {seed}: {error}")
 
     def tasks(self) -> list[Task]:
         """The runs to do, seed by seed, each after the first training that it needs."""
@@ -187,17 +190,17 @@ class Reproduction:
         remark(f"warning: {sentence}")
 
 
-def _chosen(rows: Sequence[Row], only: Sequence[str], name: str) -> list[Row]:
-    """The rows whose label or configuration holds one of the texts; all rows without any."""
-    if not only:
-        return list(rows)
+def matching(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
+    """The rows whose label or configuration holds one of the texts."""
     texts = [text.lower() for text in only]
-    chosen = [
-        row
-        for row in rows
-        if any(text in f"{row.label} {row.config.folder_name}".lower() for text in texts)
-    ]
-    if not chosen:
+    names = {id(row): f"{row.label} {row.config.folder_name}".lower() for row in rows}
+    return [row for row in rows if any(text in names[id(row)] for text in texts)]
+
+
+def _chosen(rows: Sequence[Row], only: Sequence[str], name: str) -> list[Row]:
+    """The rows that are asked for: all, or those that match."""
+    chosen = matching(rows, only) if only else list(rows)
+    if not chosen and rows:
         labels = list(dict.fromkeys(row.label for row in rows))
         raise InputError(
             f"--only {', '.join(only)} is in no row of {name}: its rows are {listed(labels)}; "

@@ -29,8 +29,7 @@ from snip.training.schedule import first_training, paper_schedule
 
 # The paper's text trains the scored weights; the authors' code draws them again.
 PROTOCOLS = ("train-scored", REDRAW)
-TRUE, SHUFFLED = "true", "shuffled"
-LABELS = (TRUE, SHUFFLED)
+TRUE, SHUFFLED = LABELS = ("true", "shuffled")
 # Fields that decide only the masks: they make no difference to a dense run, which has none.
 SCORING = (
     "method", "initializer", "score_batch_size", "score_batches", "reduction", "decay",
