@@ -12,7 +12,14 @@ from snip.data import Dataset, load
 from snip.methods.dns import Surgery, operated, statistics, thresholds
 from snip.methods.layers import columns, rows
 from snip.methods.lc import STEPS, LearningCompression, compressed
-from snip.methods.mixture import Mixture, NegativeLogDensity, divergence, merged, quantised
+from snip.methods.mixture import (
+    Mixture,
+    NegativeLogDensity,
+    _joined,
+    divergence,
+    merged,
+    quantised,
+)
 from snip.methods.svd import Noise, kl, log_alpha
 from snip.methods.sws import GAMMA, GAMMA_AT_ZERO, Sharing, hyper_prior
 from snip.training import TrainConfig, train
@@ -96,6 +103,25 @@ def test_lc_compression_keeps_the_largest_values() -> None:
     found = compressed(weights, 2)
     assert found["a"].tolist() == [3.0, 0.0]
     assert found["b"].tolist() == [[0.0, -4.0]]
+
+
+def test_lc_steps_by_hand() -> None:
+    """The C step compresses w - lambda / mu, lambda falls by mu (w - theta), momentum is reset."""
+    weight = nn.Parameter(torch.tensor([3.0, 1.0, 2.0]))
+    config = TrainConfig(lr=0.02, iterations=STEPS + 1, lr_drops=())
+    steps = LearningCompression({"w": weight}, 1, config)
+    assert steps.theta.tolist() == [3.0, 0.0, 0.0]
+    steps.multipliers.copy_(torch.tensor([0.5, 0.0, -0.1]))
+    assert steps.mu(1) == pytest.approx(0.2)
+    optimizer = torch.optim.SGD([weight], lr=0.0, momentum=0.9)
+    weight.sum().backward()
+    optimizer.step()
+    steps.after_step(0, optimizer)  # the first L step is twice as long
+    assert steps.theta.tolist() == [3.0, 0.0, 0.0]
+    steps.after_step(1, optimizer)
+    assert steps.theta.tolist() == pytest.approx([0.0, 0.0, 2.5])
+    assert steps.multipliers.tolist() == pytest.approx([0.5 - 0.6, -0.2, -0.1 + 0.1], abs=1e-6)
+    assert not optimizer.state[weight]["momentum_buffer"].any()
 
 
 def test_lc_meets_the_constraint_with_exactly_kappa_weights(mnist: Dataset) -> None:
@@ -222,6 +248,14 @@ def test_sws_divergence_and_merging_in_closed_form() -> None:
     assert found.means.tolist() == pytest.approx([0.0, -0.2, 0.5])
     assert found.log_precisions.tolist() == pytest.approx([4.0, 2.0, 3.0])
     assert found.log_shares.exp().tolist() == pytest.approx([0.5, 0.2, 0.3])
+
+
+def test_sws_joins_two_components_by_their_shares() -> None:
+    one, two = (1.0, math.log(1 / 4), math.log(0.3)), (2.0, math.log(1 / 8), math.log(0.1))
+    mean, log_precision, log_share = _joined(one, two)
+    assert mean == pytest.approx((0.3 * 1 + 0.1 * 2) / 0.4)
+    assert math.exp(-log_precision) == pytest.approx((0.3 * 4 + 0.1 * 8) / 0.4)
+    assert math.exp(log_share) == pytest.approx(0.4)
 
 
 def test_sws_gives_each_weight_the_mean_of_its_component() -> None:

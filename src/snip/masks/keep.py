@@ -10,10 +10,10 @@ import torch
 # Integers as wide as a number, by its bytes. A number's bits times 0 are exactly +0.0, be it NaN or
 # -0.0, and times 1 they stay as they are: several times as fast as choosing by a condition.
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# In training, a mask of up to SMALL elements is stored as such integers: half the time of a mask of
-# bools, for as much memory as a gradient. A larger one is made integers by chunks that fit a cache,
-# or, up to a density of 1/FEW, the kept values are copied out and back.
-SMALL, CHUNK, FEW = 1 << 21, 1 << 17, 64
+# In training, a mask of up to SMALL elements is stored as such integers. A larger one is made
+# integers by chunks that fit a cache, or, up to a density of 1/FEW, the kept values are copied out
+# and back. Anything faster would take more memory.
+SMALL, CHUNK, FEW = 1 << 18, 1 << 17, 64
 
 
 class Keep:
