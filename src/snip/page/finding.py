@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a run's folder holds. What is damaged is None, and `problems` says so."""
+    """What a run's folder holds. A damaged part is None, and `problems` says so."""
 
     folder: Path
     state: str
