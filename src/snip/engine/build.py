@@ -44,9 +44,11 @@ def find_compiler() -> str | None:
     return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
-def digest(folder: Path = NATIVE) -> str | None:
-    """Fingerprint of the native sources; None where they are not installed."""
-    sources = sorted(path for path in folder.glob("*") if path.suffix in (".cpp", ".hpp"))
+def digest(folder: Path | None = None) -> str | None:
+    """Fingerprint of the sources in a folder (the kernels'); None where they are not installed."""
+    sources = sorted(
+        path for path in (folder or NATIVE).glob("*") if path.suffix in (".cpp", ".hpp")
+    )
     if not sources:
         return None
     found = hashlib.sha256()
