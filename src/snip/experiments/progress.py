@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from snip.common.console import remark
 from snip.common.errors import InputError
+from snip.common.progress import TextBar
 from snip.runs.listing import Listed, listed
 from snip.runs.pace import Pace
 from snip.training.display import duration
@@ -22,27 +22,14 @@ LINE_EVERY = 60.0
 BAR_EVERY = 2.0
 
 
-class Progress:
+class Progress(TextBar):
     """Shows runs done, runs at work and the time left."""
 
     def __init__(self, total: int, pace: Pace, request: Request) -> None:
-        self._total, self._pace, self._request = total, pace, request
+        super().__init__("runs", total, width=20)
+        self._pace, self._request = pace, request
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
         self._next = time.monotonic() + (0 if self._terminal else LINE_EVERY)
-        self._bar: Any = None
-        self._task: Any = None
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     def watch(self, working: Sequence[Task], waiting: Sequence[Task]) -> None:
         """Show the state, if it is time to."""
@@ -51,7 +38,7 @@ class Progress:
         done = self._total - len(working) - len(waiting)
         text = self._text(working, waiting)
         if self._terminal:
-            self._draw(done, text)
+            self.draw(done, text)
         else:
             remark(f"{done} of {self._total} runs are done; {text}")
         self._next = time.monotonic() + (BAR_EVERY if self._terminal else LINE_EVERY)
@@ -79,26 +66,6 @@ class Progress:
             return listed(self._request.place.out / task.name)
         except InputError:  # it has not come to write anything yet
             return None
-
-    def _draw(self, done: int, text: str) -> None:
-        if self._bar is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-            from rich.progress import Progress as Bar
-
-            self._bar = Bar(
-                TextColumn("runs"),
-                BarColumn(20),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[text]}"),
-                console=Console(stderr=True),
-                transient=True,
-                auto_refresh=False,
-            )
-            self._task = self._bar.add_task("runs", total=self._total, text=text)
-            self._bar.start()
-        self._bar.update(self._task, completed=done, text=text)
-        self._bar.refresh()
 
 
 def _share(run: Listed | None) -> str:

@@ -4,43 +4,24 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING
 
-from snip.common.progress import BAR_EVERY, PATIENCE
+from snip.common.progress import BAR_EVERY, PATIENCE, TextBar
 from snip.training.metrics import Running
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
 
 LINE_EVERY = 30.0
 
 
-class Display:
+class Display(TextBar):
     """Shows loss, error, speed and time left; costs one clock reading per step."""
 
     def __init__(self, *, total: int, done: int = 0, enabled: bool = True) -> None:
         """Show the steps after number `done` of `total`."""
-        self._total = total
+        super().__init__("training", total)
         self._first = done
         self._started = time.monotonic()
         self._on_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._enabled = enabled and sys.stderr is not None
         self._next = self._started + (PATIENCE if self._on_terminal else LINE_EVERY)
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     def update(self, done: int, running: Running) -> None:
         """Show the state after step `done`, if it is time to."""
@@ -49,18 +30,10 @@ class Display:
             return
         text = summary(done, self._total, (done - self._first) / (now - self._started), running)
         if self._on_terminal:
-            self._draw(done, text)
+            self.draw(done, text)
         else:
             sys.stderr.write(f"iteration {done}/{self._total}, {text}\n")
         self._next = time.monotonic() + (BAR_EVERY if self._on_terminal else LINE_EVERY)
-
-    def _draw(self, done: int, text: str) -> None:
-        if self._bar is None or self._task is None:
-            self._bar = _new_bar()
-            self._task = self._bar.add_task("training", total=self._total, text=text)
-            self._bar.start()
-        self._bar.update(self._task, completed=done, text=text)
-        self._bar.refresh()
 
 
 def summary(done: int, total: int, rate: float, running: Running) -> str:
@@ -76,18 +49,3 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def _new_bar() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}"),
-        console=Console(stderr=True),
-        transient=True,
-        auto_refresh=False,
-    )
