@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 PAPER = {0.95: "1.6", 0.98: "2.4"}
 BASE = "base"
-# For the figure: a rule of selection, its colour, and how far beside the middle its point is.
-RULES = (("selected", COLOURS[0], -0.15), ("best", COLOURS[1], 0.15))
+# For the figure: a rule of selection, its colour, how far beside the middle its point is, its name.
+RULES = (
+    ("selected", COLOURS[0], -0.15, "selected on validation"),
+    ("best", COLOURS[1], 0.15, "best checkpoint"),
+)
 Change = Callable[[RunConfig], RunConfig]
 
 
@@ -103,10 +106,7 @@ def draw(record: Record) -> Figure:
     for axes, (sparsity, paper) in zip(panels, PAPER.items(), strict=True):
         rows = {r["label"]: r for r in record["rows"] if r["config"]["sparsity"] == sparsity}
         for place, name in enumerate(names):
-            for rule, colour, shift in (
-                ("selected", COLOURS[0], -0.15),
-                ("best", COLOURS[1], 0.15),
-            ):
+            for rule, colour, shift, _ in RULES:
                 found = rows[name][rule]
                 if found is not None:
                     place_of = {"y": place + shift, "x": found["mean"], "xerr": found["std"] or 0}
@@ -118,8 +118,8 @@ def draw(record: Record) -> Figure:
         axes.set_xlabel("test error, %", fontsize=9)
     panels[0].set_yticks(range(len(names)), labels=names, fontsize=8)
     panels[0].set_ylim(len(names) - 0.5, -0.5)
-    for rule, colour in (("selected on validation", COLOURS[0]), ("best checkpoint", COLOURS[1])):
-        panels[-1].plot([], [], "o", color=colour, label=rule)
+    for _, colour, _, name in RULES:
+        panels[-1].plot([], [], "o", color=colour, label=name)
     panels[-1].legend(fontsize=8, frameon=False)
     return finish(figure, record, "Dashed: the paper. Bars: one standard deviation.")
 
