@@ -24,8 +24,10 @@ from snip.selection.budgets import apportion, kept_count, left_in
 from snip.selection.topk import keep_top
 from snip.training.phases import steady
 
-ROUNDS = 5
-SHARE, LR_SCALE = 0.05, 0.5
+# Five rounds of half as long a training at half the rate end at 2.77% in place of 2.19%
+# (lenet-300-100 at 98.5%, one seed): what is removed at once cannot be made up for later.
+ROUNDS = 10
+SHARE, LR_SCALE = 0.1, 1.0
 IMAGES = 5000
 DAMPING = 1e-6  # the authors start their inverse from 1e6 on the diagonal, which comes to this
 
@@ -169,5 +171,5 @@ L_OBS = DuringTraining(
     Needs("Hessian", pretraining=True, prunings="many", hyperparameters=True, architecture=True),
     biases=True,
     layers=MATRICES,
-    lr_scale=0.5,  # of so few weights many have to move: 2.70% in place of 3.03% at 98.5%, one seed
+    lr_scale=LR_SCALE,
 )
