@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-CHUNK = 1 << 12  # weights at a time: all components of a chunk stay in the cache
+CHUNK = 1 << 13  # weights at a time: all components of a chunk stay in the cache
 HALF_LOG_2PI = math.log(2 * math.pi) / 2
+LEAST = -80.0  # of a logarithm: below it exp makes denormal numbers, which take 30 times as long
 SAME = 1e-10  # components with a smaller divergence are one
 
 
@@ -19,11 +20,20 @@ class Mixture(NamedTuple):
     log_precisions: torch.Tensor
     log_shares: torch.Tensor
 
-    def log_joint(self, weights: torch.Tensor) -> torch.Tensor:
-        """log(pi_j N(w_i; mu_j, sigma_j^2)), [components, weights]."""
+    def log_joint(self, powers: torch.Tensor) -> torch.Tensor:
+        """log(pi_j N(w_i; mu_j, sigma_j^2)), [components, weights], of the weights' `powers`.
+
+        As polynomials in w, because a product of matrices is faster than passes over its result.
+        """
+        stiffness = self.log_precisions.exp()
         constants = self.log_shares + self.log_precisions / 2 - HALF_LOG_2PI
-        squares = (weights[None] - self.means[:, None]).square()
-        return constants[:, None] - self.log_precisions.exp()[:, None] / 2 * squares
+        constants = constants - stiffness * self.means.square() / 2
+        return torch.stack([constants, stiffness * self.means, -stiffness / 2], 1) @ powers
+
+
+def powers(weights: torch.Tensor) -> torch.Tensor:
+    """1, w and w^2, [3, weights]."""
+    return torch.stack([torch.ones_like(weights), weights, weights.square()])
 
 
 class NegativeLogDensity(torch.autograd.Function):
@@ -32,30 +42,38 @@ class NegativeLogDensity(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weights: torch.Tensor, *parts: torch.Tensor) -> torch.Tensor:
         mixture = Mixture(*parts)
-        precisions = mixture.log_precisions.exp()[:, None]
+        stiffness = mixture.log_precisions.exp()
+        pulls = torch.stack([stiffness, stiffness * mixture.means])
         total = weights.new_zeros(())
         of_weights = torch.empty_like(weights)
-        of_parts = [torch.zeros_like(part) for part in parts]
+        moments = stiffness.new_zeros(len(stiffness), 3, dtype=torch.float64)
         for begin in range(0, len(weights), CHUNK):
             w = weights[begin : begin + CHUNK]
-            joint = mixture.log_joint(w)
+            own = powers(w)
+            joint = mixture.log_joint(own)
             most = joint.amax(0)
-            share = joint.sub_(most).exp_()
+            # Over their sum, these are the responsibilities r_ij.
+            share = joint.sub_(most).clamp_(min=LEAST).exp_()
             density = share.sum(0)
-            share /= density  # the responsibilities r_ij
             total -= (most + density.log()).sum()
-            away = w[None] - mixture.means[:, None]
-            pull = share * precisions * away
-            of_weights[begin : begin + CHUNK] = pull.sum(0)
-            of_parts[0] -= pull.sum(1)
-            of_parts[1] -= (share.sum(1) - pull.mul_(away).sum(1)) / 2
-            of_parts[2] -= share.sum(1)
-        ctx.save_for_backward(of_weights, *of_parts)
+            stiff, toward = pulls @ share / density
+            of_weights[begin : begin + CHUNK] = stiff * w - toward
+            moments += share @ (own / density).T  # sums of r_ij, r_ij w_i and r_ij w_i^2
+        ctx.save_for_backward(of_weights, *_of_parts(mixture, moments))
         return total
 
     @staticmethod
     def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(gradient * outer[0] for gradient in ctx.saved_tensors)
+
+
+def _of_parts(mixture: Mixture, moments: torch.Tensor) -> list[torch.Tensor]:
+    """The gradients of -sum_i log p(w_i) by means, log precisions and log shares."""
+    count, first, second = moments.T
+    means, stiffness = mixture.means.double(), mixture.log_precisions.double().exp()
+    spread = second - 2 * means * first + means.square() * count
+    gradients = stiffness * (means * count - first), (stiffness * spread - count) / 2, -count
+    return [gradient.to(part) for gradient, part in zip(gradients, mixture, strict=True)]
 
 
 def divergence(one: Mixture, i: int, j: int) -> float:
@@ -95,8 +113,9 @@ def _joined(one: tuple[float, ...], two: tuple[float, ...]) -> tuple[float, floa
 def quantised(weights: torch.Tensor, mixture: Mixture) -> tuple[torch.Tensor, torch.Tensor]:
     """The mean of each weight's most responsible component, and the log odds against zero's."""
     values, odds = torch.empty_like(weights), torch.empty_like(weights)
+    exact = Mixture(*(part.double() for part in mixture))  # near a component, large terms cancel
     for begin in range(0, len(weights), CHUNK):
-        joint = mixture.log_joint(weights[begin : begin + CHUNK])
+        joint = exact.log_joint(powers(weights[begin : begin + CHUNK].double()))
         values[begin : begin + CHUNK] = mixture.means[joint.argmax(0)]
         others = joint[1:].amax(0) if len(joint) > 1 else -joint[0]
         odds[begin : begin + CHUNK] = others - joint[0]
