@@ -13,7 +13,7 @@ BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # In training, a mask of up to SMALL elements is stored as such integers. A larger one is made
 # integers by chunks that fit a cache, or, up to a density of 1/FEW, the kept values are copied out
 # and back. Anything faster would take more memory.
-SMALL, CHUNK, FEW = 1 << 18, 1 << 17, 64
+SMALL, CHUNK, FEW = 1 << 18, 1 << 17, 48
 
 
 class Keep:
