@@ -10,7 +10,6 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 ENGINE = Path("src/snip/engine")
-NODE = ENGINE / "native/torch/node.cpp"  # built later, where torch is
 
 
 def load_build() -> ModuleType:
@@ -49,7 +48,10 @@ setup(
         Extension(
             "snip.engine._kernels",
             sources=sorted(map(str, ENGINE.glob("native/*.cpp"))),
-            depends=sorted(map(str, [*ENGINE.glob("native/*.hpp"), NODE])),
+            # The node of autograd among them is built later, where torch is.
+            depends=sorted(
+                map(str, [*ENGINE.glob("native/*.hpp"), *ENGINE.glob("native/torch/*pp")])
+            ),
             optional=True,
         )
     ],

@@ -57,8 +57,13 @@ def commit_of(checkout: Path) -> str:
 
 
 def build_kernels(checkout: Path) -> None:
-    """Compile the kernels of a fresh checkout, which would otherwise run dense."""
-    if not list((checkout / "src/snip/engine").glob("_kernels*")):
+    """Compile the kernels of a checkout that has none, or those of other sources: it runs dense.
+
+    All its rows would say so, and nobody would know why.
+    """
+    asked = "from snip.engine.kernels.library import available; raise SystemExit(not available())"
+    command = [sys.executable, "-c", asked]
+    if subprocess.run(command, env=seeing(checkout), cwd=checkout, check=False).returncode:
         command = [sys.executable, "-m", "snip.engine.build"]
         subprocess.run(command, env=seeing(checkout), cwd=checkout, check=False)
 

@@ -10,6 +10,7 @@ from zoo_networks import ZOO
 Row = dict[str, Any]
 CELLS = ("prune", "on paths", "SGD", "AdamW", "inference")
 SHARES = ("on paths",)  # the others are ratios
+HOLDING = ("SGD", "AdamW")
 
 
 def shown(row: Row) -> str:
@@ -47,9 +48,13 @@ def _cell(row: Row, name: str) -> str:
     if row[name] is None:
         return "?"
     text = f"{row[name]:.0%}" if name in SHARES else f"{row[name]:.2f}x"
-    return f"{text} (dense)" if row.get(f"{name} engine") == "dense" else text
+    if row.get(f"{name} engine") != "dense":
+        return text
+    # `accelerate` gave the user's own network back. In a training it still holds its masks.
+    return f"{text} (dense)" if name in HOLDING else "as it was"
 
 
 def _when(row: Row) -> str:
-    """The day and the commit of a row."""
-    return f"{row.get('date', 'unknown')[:10]} {row['commit'][:12]}"
+    """The day and the commit of a row, and the seconds that each of its ways was given."""
+    day, commit = row.get("date", "unknown")[:10], row["commit"]
+    return f"{day} {commit}, {row['seconds']:g} s" if "seconds" in row else f"{day} {commit}"

@@ -280,3 +280,13 @@ def test_a_new_process_loads_the_whole_network(tmp_path):
     ]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
     assert done.stdout.strip() == "loaded", done.stderr
+
+
+def test_keys_that_no_layer_has_a_place_for_are_refused():
+    model, fast, _ = blocks()
+    state = fast.state_dict() | {"embed.lora": torch.zeros(2), "embed.more.weight": torch.zeros(2)}
+    for network in (model, fast):
+        with pytest.raises(RuntimeError, match=r"Unexpected key.*embed\.lora.*embed\.more\.weight"):
+            network.load_state_dict(state)
+    found, expected = (network.load_state_dict(state, strict=False) for network in (fast, model))
+    assert found == expected

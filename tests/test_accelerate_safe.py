@@ -135,6 +135,26 @@ def test_gradients_are_compared_too():
         assert snip.accelerate(model, torch.randn(5, 6), ways={}) is model
 
 
+class DropsAndTrainsOtherwise(Detaches):
+    """Random in training, so that outputs could not be compared if anything were dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, x):
+        x = self.dropout(self.first(x) if x.sum() > -1e9 else x)
+        other = self.training and type(self.first) is not nn.Linear
+        return self.second(2 * x if other else x)
+
+
+def test_networks_with_dropout_are_compared_in_training_too():
+    model = masked(DropsAndTrainsOtherwise())
+    with pytest.warns(snip.SnipWarning, match="outputs would differ"):
+        assert snip.accelerate(model, torch.randn(5, 6), ways={}) is model
+    assert model.dropout.p == 0.3
+
+
 class TrainsOtherwise(Detaches):
     def forward(self, x):
         if self.training and type(self.first) is not nn.Linear:
@@ -305,6 +325,30 @@ def test_timing_leaves_no_trace(monkeypatch):
         assert all(torch.equal(value, state[k]) for k, value in network.state_dict().items())
         assert not any(module._forward_pre_hooks for module in network.modules())
     assert torch.equal(torch.get_rng_state(), drawn)
+
+
+class WritesIntoItsInput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(x.detach().clone())
+        return self.layer(x.sub_(0.5))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_forward_that_writes_into_its_input_is_timed_on_the_same_numbers(training):
+    model, x = masked(WritesIntoItsInput()).train(training), torch.randn(5, 6)
+    before = x.clone()
+    work = pace.step_of(x, training=training)(model)
+    for _ in range(3):
+        work()
+    assert len(model.seen) == 3
+    assert all(torch.equal(seen, before) for seen in [*model.seen, x])
+    snip.accelerate(model, x)
+    assert torch.equal(x, before)
 
 
 def test_what_a_layer_was_timed_on_is_not_kept(monkeypatch):

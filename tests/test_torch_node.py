@@ -176,3 +176,13 @@ def test_one_that_cannot_be_built_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "find_compiler", lambda: None)
     with pytest.raises(OSError, match="no C\\+\\+ compiler"):
         build.build_node(tmp_path / "_node.so")
+
+
+def test_compiled_autograd_is_refused_with_what_to_do():
+    fast, _, (images, labels) = pair_of_networks(mlp)
+    loss = F.cross_entropy(fast(images), labels)
+    with (
+        torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")),
+        pytest.raises(NotImplementedError, match=r"SNIP_NODE=python .* snip\.densify"),
+    ):
+        loss.backward()

@@ -123,18 +123,40 @@ def _update_of(network: nn.Module) -> Work:
 def step_of(inputs: Any, *, training: bool, keywords: Mapping[str, Any] | None = None) -> WorkOf:
     """The work of a network in its present mode: forward and backward, or forward alone.
 
-    With `keywords`, it is called on just these and on all of `inputs`, by position.
+    With `keywords`, it is called on just these and on all of `inputs`, by position. It gets copies,
+    and finds them as they were at every call: a forward may write into its input.
     """
 
     def work_of(network: nn.Module) -> Work:
-        args, kwargs = arguments(network, inputs) if keywords is None else (inputs, keywords)
+        given = arguments(network, inputs) if keywords is None else (inputs, keywords)
+        args, kwargs = own = _leaves(given)
+        restore = _restoring(own, given)
+
+        def forward() -> Any:
+            restore()  # not after it: what is written then would spoil the backward pass
+            return network(*args, **kwargs)
+
         if not training:
-            return torch.no_grad()(lambda: network(*args, **kwargs))
-        given = tensors_in((args, kwargs))
-        wanted = [t for t in (*network.parameters(), *given) if t.requires_grad]
-        return torch.enable_grad()(lambda: _backward(network(*args, **kwargs), wanted))
+            return torch.no_grad()(forward)
+        wanted = [t for t in (*network.parameters(), *tensors_in(own)) if t.requires_grad]
+        return torch.enable_grad()(lambda: _backward(forward(), wanted))
 
     return work_of
+
+
+def _restoring(own: Any, given: Any) -> Work:
+    """Writes the numbers of `given` into tensors of `own` that were written into since."""
+    pairs = list(zip(tensors_in(own), tensors_in(given), strict=True))
+    pairs = [pair for pair in pairs if not pair[0].is_inference()]  # those count no writes
+    versions = [mine._version for mine, _ in pairs]
+
+    def restore() -> None:
+        for at, (mine, theirs) in enumerate(pairs):
+            if mine._version != versions[at]:
+                mine.detach().copy_(theirs.detach())
+                versions[at] = mine._version
+
+    return restore
 
 
 def losing_layers(dense: nn.Module, sparse: nn.Module, names: list[str], inputs: Any) -> list[str]:
@@ -165,7 +187,7 @@ def _given(model: nn.Module, names: list[str], inputs: Any) -> dict[str, Call]:
 
             hook = model.get_submodule(name).register_forward_pre_hook(note, with_kwargs=True)
             stack.callback(hook.remove)
-        call(model, inputs)
+        call(model, _leaves(inputs))
     return given
 
 

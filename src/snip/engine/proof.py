@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,16 +26,29 @@ NOISE = 1e-3
 # Train or eval mode, and whether with gradients: torch and the engine take other ways then.
 SETTINGS = ((True, True), (False, True), (False, False))
 
+# By a kind of layer, what it calls the share of its inputs that it drops.
+DROPPING: dict[type[nn.Module], str] = {
+    nn.modules.dropout._DropoutNd: "p",
+    nn.RNNBase: "dropout",
+    nn.MultiheadAttention: "dropout",
+}
+
 Gradients = dict[str, torch.Tensor]
 
 
 def why_not(model: nn.Module, fast: nn.Module, inputs: Any) -> str | None:
     """Why `fast` cannot stand in for `model`: what it raises or computes otherwise on `inputs`.
 
-    Outputs are compared, and the gradients of a sum of them with respect to all parameters. Where
-    the forward draws random numbers the two may draw them for other positions, so that it is only
-    seen to run. A setting in which the model itself does not run proves nothing.
+    Outputs are compared, and the gradients of a sum of them with respect to all parameters. Dropout
+    drops nothing meanwhile. Where the forward draws random numbers all the same, the two may draw
+    them for other positions, so that it is only seen to run. A setting in which the model itself
+    does not run proves nothing.
     """
+    with _nothing_dropped(model), _nothing_dropped(fast):
+        return _why_not(model, fast, inputs)
+
+
+def _why_not(model: nn.Module, fast: nn.Module, inputs: Any) -> str | None:
     for training, grads in SETTINGS:
         with undisturbed(model) as before, torch.set_grad_enabled(grads):
             try:
@@ -51,6 +66,24 @@ def why_not(model: nn.Module, fast: nn.Module, inputs: Any) -> str | None:
         if fault is not None:
             return fault
     return None
+
+
+@contextmanager
+def _nothing_dropped(network: nn.Module) -> Iterator[None]:
+    """Set the share that torch's own layers drop to zero for a while."""
+    found = [
+        (module, name, share)
+        for module in network.modules()
+        for kind, name in DROPPING.items()
+        if isinstance(module, kind) and (share := getattr(module, name, 0.0))
+    ]
+    try:
+        for module, name, _ in found:
+            setattr(module, name, 0.0)
+        yield
+    finally:
+        for module, name, share in found:
+            setattr(module, name, share)
 
 
 def _outcome(network: nn.Module, inputs: Any) -> tuple[list[torch.Tensor], Gradients]:

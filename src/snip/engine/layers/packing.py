@@ -208,7 +208,9 @@ class PackedModule(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, metadata: Any, strict: bool, *rest: Any
     ) -> None:
-        missing, _unexpected, errors = rest
+        missing, unexpected, errors = rest
+        if strict:
+            unexpected += self._unknown(state_dict, prefix)
         for name, packed in self.packed.items():
             key = prefix + name
             if key not in state_dict:
@@ -226,6 +228,14 @@ class PackedModule(nn.Module):
         for name, buffer in self._buffers.items():
             if buffer is not None and prefix + name in state_dict:
                 buffer.copy_(state_dict[prefix + name])
+
+    def _unknown(self, state_dict: Any, prefix: str) -> list[str]:
+        """Keys that would be this layer's, but that it has no place for."""
+        own = {*self.packed, *self._buffers, *self._modules, "_extra_state"}
+        names = {
+            key: key[len(prefix) :].split(".")[0] for key in state_dict if key.startswith(prefix)
+        }
+        return [key for key, name in names.items() if name not in own]
 
 
 def _same(one: torch.Tensor, two: torch.Tensor) -> bool:
