@@ -123,8 +123,8 @@ def main() -> None:
     shape = " x ".join(str(size) for size in batch[0].shape)
     print(f"{options.model} on {shape}, {total:,} connections, {torch.get_num_threads()} threads")
     for way in list(WAYS)[1:]:
-        # Each takes turns with the step alone: in the turns after one that frees gigabytes, which
-        # a virtual machine gives back, `snip.prune` took 1.45 s instead of 1.15.
+        # Each takes turns with the step alone. With all three in turn, the one that frees gigabytes
+        # slows what follows: in one run prune and step went from 1.15 and 0.72 s to 1.60 and 0.84.
         turns = {name: partial(WAYS[name], model, batch) for name in ("step", way)}
         times = times_as_drawn(turns, model, rounds=options.rounds)
         ratio = times[way] / times["step"]
