@@ -7,6 +7,9 @@ names, and with it timm's and transformers'. Declared here first, they are found
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
+
 import torch
 
 DECLARED = torch.library.Library("torchvision", "FRAGMENT")  # kept: the names go with it
@@ -14,8 +17,11 @@ for _name in ("nms", "qnms"):
     if not hasattr(torch.ops.torchvision, _name):
         DECLARED.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-import timm  # noqa: E402
-import torchvision  # noqa: E402
-import transformers  # noqa: E402
+LIBRARIES = ("timm", "torchvision", "transformers")
 
-__all__ = ["timm", "torchvision", "transformers"]
+
+def __getattr__(name: str) -> ModuleType:
+    """A library, imported when it is first asked for: each of them takes a second or more."""
+    if name not in LIBRARIES:
+        raise AttributeError(name)
+    return importlib.import_module(name)

@@ -80,8 +80,10 @@ class NormedWeight:
 
 def normed_weights(model: nn.Module) -> dict[str, NormedWeight]:
     """The weights under a norm, by the name of the stored tensor."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
     found = [normed for module in model.modules() for normed in _normed_weights_of(module)]
+    if not found:  # which is usual, and this is asked often
+        return {}
+    names = {parameter: name for name, parameter in model.named_parameters()}
     return {names[normed.stored]: normed for normed in found if normed.stored in names}
 
 

@@ -23,11 +23,14 @@ GATES: dict[type[nn.Module], tuple[str, ...]] = {  # in the order in which torch
     nn.GRU: ("reset gate", "update gate", "new state"),
     nn.GRUCell: ("reset gate", "update gate", "new state"),
 }
+PACKED: tuple[type[nn.Module], ...] = (nn.MultiheadAttention, *GATES)
 
 
 def packed_parts(model: nn.Module) -> dict[str, tuple[str, ...]]:
     """The parts of each parameter of `model` that holds several."""
     model = unwrap(model)
+    if not any(isinstance(module, PACKED) for module in model.modules()):
+        return {}
     keys, owners = attribute_names(model), parameter_owners(model)
     found = {name: _parts_of(places[0][1], keys[name]) for name, places in owners.items()}
     return {name: parts for name, parts in found.items() if parts}

@@ -68,7 +68,9 @@ def parameter_owners(model: nn.Module) -> Owners:
     first: dict[torch.Tensor, str] = {}
     owners: Owners = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
-        for key, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+        for key, parameter in module._parameters.items():
+            if parameter is None:
+                continue
             name = f"{prefix}.{key}" if prefix else key
             layer = layers.get(parameter, module)
             owners.setdefault(first.setdefault(parameter, name), []).append((name, layer))

@@ -21,7 +21,6 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from snip.common.errors import warn
-from snip.common.memory import unwritten
 from snip.masks.keep import Keep
 from snip.masks.moments import lift
 from snip.masks.provenance import Provenance
@@ -37,8 +36,7 @@ def hold(model: nn.Module, masks: Mapping[str, torch.Tensor], provenance: Proven
     for name, mask in masks.items():
         owner, _, key = name.rpartition(".")
         # The model holds a copy, so that the caller may change the mask later.
-        copied = unwritten(mask.shape, torch.bool).copy_(mask)
-        by_module.setdefault(owner, {})[key] = copied
+        by_module.setdefault(owner, {})[key] = mask.clone()
     for owner, own in by_module.items():
         module = model.get_submodule(owner)
         kept = {key: mask for key, (_, mask) in _held_pairs(module)}

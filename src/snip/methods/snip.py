@@ -25,10 +25,9 @@ def connection_sensitivity(
     scoring: Scoring = Scoring(),
 ) -> Scores:
     """|dL/dc| at c = 1, which is |w * dL/dw|, per parameter name; the model is left as found."""
-    products = accumulated_gradients(
-        model, batches, loss_fn, params=params, scoring=scoring, times_weights=True
+    return accumulated_gradients(
+        model, batches, loss_fn, params=params, scoring=scoring, sensitivity=True
     )
-    return {name: product.abs_() for name, product in products.items()}
 
 
 SNIP = AtInitialisation(connection_sensitivity, Needs("connection sensitivity"))

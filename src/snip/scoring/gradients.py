@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import length_hint
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from snip.anatomy.parameters import Predicate, require_prunable
 from snip.anatomy.undisturbed import batch_norm_in, undisturbed
 from snip.common.checks import all_finite
 from snip.common.errors import InputError
-from snip.common.memory import unwritten
+from snip.common.memory import in_no_other_hands
 from snip.common.progress import track
 from snip.scoring.batches import (
     LossFn,
@@ -24,6 +24,7 @@ from snip.scoring.batches import (
 )
 from snip.scoring.settings import Scoring, checked_scoring
 
+LARGE = 1 << 16  # elements from which on a copy takes longer than to ask who else has the memory
 Scores = dict[str, torch.Tensor]
 # From a loss and weights to something of each weight's shape, or None where the loss ignores it.
 Derivative = Callable[[torch.Tensor, Sequence[torch.Tensor]], Sequence[torch.Tensor | None]]
@@ -41,20 +42,20 @@ def accumulated_gradients(
     *,
     params: Predicate | None,
     scoring: Scoring,
-    times_weights: bool = False,
+    sensitivity: bool = False,
     derivative: Derivative = gradient,
 ) -> Scores:
     """dL/dw per parameter name over all batches; the model and its `.grad` are left as found.
 
     The result is the mean of the gradients with "abs_of_sum", and the mean or moving average of
     their absolute values otherwise. It is in float32 or wider, and the caller may write into it.
-    With `times_weights` it is that of w * dL/dw, without a further look at every element. Another
-    `derivative` than the gradient is added up in the same way.
+    With `sensitivity` it is the absolute value of that of w * dL/dw, without a further look at
+    every element. Another `derivative` than the gradient is added up in the same way.
     """
     scoring = checked_scoring(scoring)
     chosen = require_prunable(model, params)
     loss_fn = checked_loss_fn(loss_fn)
-    mean = _Mean(scoring, times_weights)
+    mean = _Mean(scoring, sensitivity)
     with (
         undisturbed(model),
         batch_norm_in(model, scoring.batch_norm),
@@ -77,8 +78,8 @@ def accumulated_gradients(
 class _Mean:
     """The mean of the gradients so far, which every batch moves by its share."""
 
-    def __init__(self, scoring: Scoring, times_weights: bool) -> None:
-        self.scoring, self.times_weights = scoring, times_weights
+    def __init__(self, scoring: Scoring, sensitivity: bool) -> None:
+        self.scoring, self.sensitivity = scoring, sensitivity
         self.values: Scores = {}
         self.weight = 0
 
@@ -95,7 +96,8 @@ class _Mean:
         for name, parameter in reversed(list(params.items())):
             # Popped as it is used up: each layer's gradient is freed before the next is copied, so
             # that scoring needs hardly more memory than the backward pass did.
-            own = _copied(parameter, gradients.pop(), self.times_weights)
+            own = _popped(gradients, parameter)
+            own = own.mul_(parameter.detach()) if self.sensitivity else own
             own = own if signed else own.abs_()
             self.values[name] = self.values[name].lerp_(own, share) if name in self.values else own
 
@@ -103,7 +105,8 @@ class _Mean:
         if not self.values:
             raise InputError("there were no batches: give at least one (an exhausted generator?).")
         for name in params:
-            if not all_finite(self.values[name]):
+            value = self.values[name].abs_() if self.sensitivity else self.values[name]
+            if not all_finite(value):
                 raise InputError(
                     f"the gradient of {name!r} is NaN or infinite although the loss is finite: "
                     "lower the scale of the initialisation, or score in float32."
@@ -111,22 +114,30 @@ class _Mean:
         return {name: self.values[name] for name in params}
 
 
-def _copied(
-    parameter: nn.Parameter, gradient: torch.Tensor | None, times_weights: bool
-) -> torch.Tensor:
-    """A gradient in memory of its own, in at least float32; zero where the loss does not reach."""
+def _popped(gradients: list[torch.Tensor | None], parameter: nn.Parameter) -> torch.Tensor:
+    """The last gradient to write into, in at least float32; zero where the loss does not reach."""
     wide = torch.promote_types(parameter.dtype, torch.float32)
+    if _is_ours(gradients, wide):
+        # Fresh memory for a copy would take longer than to compute the score.
+        return cast(torch.Tensor, gradients.pop()).detach()
+    gradient = gradients.pop()
     if gradient is None:
         return torch.zeros_like(parameter, dtype=wide, memory_format=torch.contiguous_format)
-    if gradient.is_sparse:
-        gradient = gradient.to_dense()
-    weight = parameter.detach()
-    # Autograd may hand out the same memory for two parameters: what is written to is a copy.
-    if gradient.device.type != "cpu" or gradient.dtype != torch.float32:
-        own = gradient.to(wide, copy=True)
-        return own.mul_(weight) if times_weights else own
-    own = unwritten(gradient.shape, torch.float32)
-    return torch.mul(gradient, weight, out=own) if times_weights else own.copy_(gradient)
+    dense = gradient.detach().to_dense()
+    return dense.to(wide, copy=True, memory_format=torch.contiguous_format)
+
+
+def _is_ours(gradients: list[torch.Tensor | None], dtype: torch.dtype) -> bool:
+    """Whether the last gradient may be written into as it is.
+
+    Autograd may hand out the same memory for two parameters, and a user's hook may keep it.
+    """
+    last = gradients[-1]
+    if last is None or last.numel() < LARGE or last.layout != torch.strided:
+        return False
+    plain = last.device.type == "cpu" and last.dtype == dtype and last.is_contiguous()
+    del last  # which would be one more that has it
+    return plain and in_no_other_hands(cast(list[torch.Tensor], gradients))
 
 
 def _found(
