@@ -72,13 +72,14 @@ def scored_awake(
     parts, unknown = _asleep(unwrap(model), params)
     with _awake(model, parts):
         scores = score()
-    # A zero tensor of a layer that Snip does not know may be a scale (ReZero) or a shift. Only
-    # if something stays silent is it worth finding out, by scoring once more.
-    if unknown and seen.can_be_read_again and (silent := silent_weights(scores)):
-        with _awake(model, [*parts, *unknown]):
-            again = score()
-        if len(silent_weights(again)) < len(silent):
-            scores, parts = again, [*parts, *unknown]
+    # What is not surely a scale is woken only if something stays silent and is silent no more with
+    # it, which scoring once more tells. Zeros come first: what is not zero seldom silences others.
+    for doubtful in ([p for p in unknown if not p.value], [p for p in unknown if p.value]):
+        if doubtful and seen.can_be_read_again and (silent := silent_weights(scores)):
+            with _awake(model, [*parts, *doubtful]):
+                again = score()
+            if len(silent_weights(again)) < len(silent):
+                scores, parts = again, [*parts, *doubtful]
     if parts:
         _say(parts)
     with _awake(model, parts):
@@ -118,7 +119,7 @@ def _awake(model: nn.Module, parts: Sequence[Part]) -> Iterator[None]:
 
 
 def _asleep(model: nn.Module, params: Predicate | None) -> tuple[list[Part], list[Part]]:
-    """The parts that start at zero, and tensors of zeros that may be scales or may be shifts."""
+    """The parts that start at zero, and those that may be scales or may be something else."""
     chosen, owners = prunable_parameters(model, params), parameter_owners(model)
     sure: list[Part] = []
     unknown: list[Part] = []
@@ -132,8 +133,17 @@ def _asleep(model: nn.Module, params: Predicate | None) -> tuple[list[Part], lis
         elif isinstance(module, NORMS):
             sure += [part] if name.rpartition(".")[2] == "weight" else []
         else:
-            (sure if value else unknown).append(part)
+            (sure if _is_layer_scale(part) else unknown).append(part)
     return sure, unknown
+
+
+def _is_layer_scale(part: Part) -> bool:
+    """Whether it must be a scale per unit that starts small.
+
+    A single number may be a temperature, which divides, and PReLU's is a slope. Zeros may be a
+    shift as well as a scale (ReZero).
+    """
+    return part.value > 0 and part.parameter.numel() > 1 and not isinstance(part.module, nn.PReLU)
 
 
 def _only_value(parameter: nn.Parameter) -> float | None:
