@@ -228,6 +228,26 @@ def test_what_was_pruned_away_is_not_woken():
     assert not masks["inside.weight"].any()
 
 
+def test_a_layer_that_was_pruned_away_is_not_said_to_be_scored_as_drawn():
+    model, batch = make("nothing")
+    gone = {"inside.weight": torch.zeros(8, 8, 3, 3).bool()}
+    snip.Masks(gone).apply(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        snip.prune(model, batch, sparsity=0.9)
+    assert not any("freshly drawn" in str(w.message) for w in caught)
+
+
+def test_what_an_earlier_pruning_left_of_a_zero_head_is_woken_again():
+    model, batch = make("head")
+    for sparsity in (0.5, 0.8):
+        with pytest.warns(
+            snip.SnipWarning, match=r"'head\.weight', all zero, scored as if freshly"
+        ):
+            masks = snip.prune(model, batch, sparsity=sparsity)
+    assert masks["head.weight"].any()
+
+
 def test_an_unknown_way_is_refused():
     with pytest.raises(snip.InputError, match="'woken'"):
         snip.Scoring(zero_parts="wake")

@@ -91,6 +91,12 @@ def rezero(model: nn.Module) -> None:
             keep.zero_(parameter)
 
 
+def is_emptied(parameter: torch.Tensor) -> bool:
+    """Whether it is held, and nothing of it is kept."""
+    keep = parameter.__dict__.get(RIDER)
+    return bool(keep and not keep.mask.any())
+
+
 class _Held:
     """The masks of one module's own parameters; a copied or loaded module has its own."""
 

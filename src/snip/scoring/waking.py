@@ -25,7 +25,7 @@ from snip.anatomy.parameters import (
     unwrap,
 )
 from snip.common.errors import listed, warn
-from snip.masks.holding import rezero
+from snip.masks.holding import is_emptied, rezero
 from snip.models.initializers import fans, fill, variance_scaling
 from snip.scoring.batches import SeenBatches
 from snip.scoring.gradients import Scores
@@ -126,6 +126,8 @@ def _asleep(model: nn.Module, params: Predicate | None) -> tuple[list[Part], lis
     for name, parameter in model.named_parameters():
         module, value = owners[name][0][1], _only_value(parameter)
         if value is None or not parameter.requires_grad or isinstance(module, EMBEDDINGS):
+            continue
+        if is_emptied(parameter):  # what an earlier pruning removed does not start at zero
             continue
         part = Part(name, module, parameter, value, is_weight=name in chosen)
         if name in chosen:
