@@ -193,7 +193,7 @@ def after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> No
             if keep:
                 keep.zero_(parameter)
                 if parameter.device.type == "cpu" and not torch.compiler.is_compiling():
-                    lift(optimizer.state.get(parameter, {}), keep.mask)
+                    lift(optimizer, parameter, keep.mask)
                 keeps.append(keep)
                 idle = idle and keep.left and parameter.grad is None
     if keeps and idle:
