@@ -19,7 +19,7 @@ from snip.engine.exchange import with_ordinary_kinds, with_ordinary_layers
 from snip.engine.kernels.library import available, reason
 from snip.engine.layers.packing import DENSE, SPARSE, Ways
 from snip.engine.pace import (
-    NOISE,
+    TIMING_NOISE,
     Seconds,
     WorkOf,
     channels_last_seconds,
@@ -208,7 +208,7 @@ def _in_channels_last(found: Outcome, batch: Any) -> str:
     best = found.seconds[DENSE if found.network is found.model else SPARSE]
     work_of = step_of(example(found.model, batch), training=found.model.training)
     last = channels_last_seconds(found.model, work_of)
-    if best <= NOISE * last:
+    if best <= TIMING_NOISE * last:
         return ""
     return (
         f"in torch's channels-last format this {type(found.model).__name__} takes {_ms(last)} for "

@@ -31,7 +31,7 @@ from snip.scoring.batches import SeenBatches
 from snip.scoring.gradients import Scores
 
 # LayerScale begins at 1e-6 to 0.1; a scale that is everywhere the same and larger is no such part.
-LARGEST = 0.1
+LARGEST_SCALE = 0.1
 FIRST = 64
 
 
@@ -155,7 +155,7 @@ def _only_value(parameter: nn.Parameter) -> float | None:
     values = parameter.detach().reshape(-1)
     # Nearly all are told by their first few, which spares a look at every weight of a network.
     first, *others = values[:FIRST].tolist()
-    if abs(first) > LARGEST or any(other != first for other in others):
+    if abs(first) > LARGEST_SCALE or any(other != first for other in others):
         return None
     return float(first) if bool((values == values[0]).all()) else None
 
