@@ -2,7 +2,7 @@
 
 Adam and its kin divide by the root of a mean (in Adagrad a sum) of squared gradients. Of a pruned
 weight that is 0.0, and the root of 0.0 is a special case for the library that torch takes roots
-with on a CPU, a hundred times as slow: a step of AdamW took half as long again with most weights
+with on a CPU, 16 times as slow: a step of AdamW took half as long again with most weights
 pruned as with none. A pruned weight gets a tiny one instead. It changes no step, because the
 gradient that is divided by the root is zero.
 """
