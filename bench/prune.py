@@ -31,7 +31,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 BATCHES = {"vgg-11-bn": 16, "gpt-2": 4}
 
 
-def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
+def forward_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
     """Cross-entropy; of a language model, whose targets are its inputs, that which it returns."""
     inputs, targets = batch
     if inputs is targets:
@@ -41,20 +41,20 @@ def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 def step(model: nn.Module, batch: Batch) -> None:
     """A training step's forward and backward pass."""
-    loss_of(model, batch).backward()
+    forward_loss(model, batch).backward()
     model.zero_grad()
 
 
 def prune(model: nn.Module, batch: Batch) -> None:
     """Ours."""
-    snip.prune(model, batch, sparsity=0.95, loss_fn=loss_of)
+    snip.prune(model, batch, sparsity=0.95, loss_fn=forward_loss)
     snip.release(model)
 
 
 def concatenate(model: nn.Module, batch: Batch) -> None:
     """The usual way: one flat copy of all scores, top-k, threshold."""
     weights = list(snip.prunable_parameters(model).values())
-    gradients = torch.autograd.grad(loss_of(model, batch), weights)
+    gradients = torch.autograd.grad(forward_loss(model, batch), weights)
     scores = [(w * g).abs() for w, g in zip(weights, gradients, strict=True)]
     flat = torch.cat([score.flatten() for score in scores])
     threshold = torch.topk(flat, round(flat.numel() * 0.05)).values[-1]

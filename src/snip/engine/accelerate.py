@@ -12,14 +12,14 @@ from torch import nn
 from snip.anatomy.accelerated import Accelerated
 from snip.anatomy.calling import example
 from snip.anatomy.copying import copy_of
-from snip.anatomy.parameters import unwrap
-from snip.common.errors import InputError, KindError, warn
+from snip.anatomy.parameters import prunable_parameters, unwrap
+from snip.common.errors import InputError, KindError, listed, warn
 from snip.engine.accelerated import not_accelerated
 from snip.engine.exchange import with_ordinary_kinds, with_ordinary_layers
 from snip.engine.kernels.library import available, reason
 from snip.engine.layers.packing import DENSE, SPARSE, Ways
 from snip.engine.pace import (
-    NOISE,
+    TIMING_NOISE,
     Seconds,
     WorkOf,
     channels_last_seconds,
@@ -30,6 +30,7 @@ from snip.engine.pace import (
 )
 from snip.engine.sparse_copy import DenseError, SparseCopies
 from snip.masks import Masks, held_masks
+from snip.masks.guessing import all_zero
 from snip.masks.holding import leave
 
 DOUBLE = 2  # channels last does not make a dense network so many times as fast
@@ -158,18 +159,23 @@ def _checked(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Mask
     if masks.sparsity < PRUNED:
         raise InputError(
             f"the model is not pruned: it holds no masks, and {masks.sparsity:.1%} of its weights "
-            "are zero. Call snip.prune(model, batch, sparsity=...), or load the weights of a "
-            "pruned model into it."
+            "are zero, those of tensors that are zero all over not counted. Call "
+            "snip.prune(model, batch, sparsity=...), or load the weights of a pruned model into it."
         )
     return masks
 
 
 def _holds_zeros(model: nn.Module, masks: Masks) -> str:
     """What becomes of the zeros of a loaded model."""
+    unsure = all_zero(prunable_parameters(model))
+    free = (
+        f" {listed(unsure)}: zero all over, as layers are that start so, hence left free to learn. "
+        "What was pruned away whole needs its masks first (snip.Masks.load(path).apply(model))."
+    )
     return (
         f"this {type(model).__name__} held no masks, but {masks.sparsity:.1%} of its weights are "
         "zero: they are taken for pruned and held at zero from now on (snip.release(model) lets "
-        "them grow)."
+        f"them grow).{free if unsure else ''}"
     )
 
 
@@ -202,7 +208,7 @@ def _in_channels_last(found: Outcome, batch: Any) -> str:
     best = found.seconds[DENSE if found.network is found.model else SPARSE]
     work_of = step_of(example(found.model, batch), training=found.model.training)
     last = channels_last_seconds(found.model, work_of)
-    if best <= NOISE * last:
+    if best <= TIMING_NOISE * last:
         return ""
     return (
         f"in torch's channels-last format this {type(found.model).__name__} takes {_ms(last)} for "

@@ -22,7 +22,7 @@ from snip.masks.holding import PROVENANCE, hold
 
 Kinds = dict[type[nn.Module], type[nn.Module]]
 # The batch norms that run on the engine's layouts as well.
-NORMS: Kinds = {nn.BatchNorm1d: BlockNorm1d, nn.BatchNorm2d: BlockNorm2d}
+BLOCK_NORMS: Kinds = {nn.BatchNorm1d: BlockNorm1d, nn.BatchNorm2d: BlockNorm2d}
 # What takes a short cut past its layers, and a kind of it that does not, for sparse layers in it.
 ENCODERS: Kinds = {
     nn.TransformerEncoderLayer: SteppedEncoderLayer,
@@ -42,7 +42,7 @@ def with_sparse_layers(
     for twin in sparse.values():
         twin.own_settings(memo)
     for module in root.modules():
-        kinds = NORMS | ENCODERS if any(map(_is_sparse, module.modules())) else NORMS
+        kinds = BLOCK_NORMS | ENCODERS if any(map(_is_sparse, module.modules())) else BLOCK_NORMS
         module.__class__ = kinds.get(type(module), type(module))
     packed = _packed_masks(root)
     hold(root, {n: mask for n, mask in masks.items() if n not in packed}, masks.provenance)
@@ -74,11 +74,11 @@ def with_ordinary_layers(root: nn.Module) -> nn.Module:
 
 def with_ordinary_kinds(root: nn.Module) -> nn.Module:
     """`root` itself, whose norms and encoders are of torch's classes again."""
-    ordinary = {new: old for old, new in (NORMS | ENCODERS).items()}
+    ordinary = {new: old for old, new in (BLOCK_NORMS | ENCODERS).items()}
     for module in root.modules():
         if type(module) in ordinary:
             module.__class__ = ordinary[type(module)]
-            if isinstance(module, tuple(NORMS)):
+            if isinstance(module, tuple(BLOCK_NORMS)):
                 vars(module).pop("relu", None)
     return root
 

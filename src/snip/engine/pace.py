@@ -24,7 +24,7 @@ from snip.engine.layers.packing import DENSE, SPARSE
 from snip.masks.holding import rezero
 
 PLANES = (nn.Conv2d, nn.ConvTranspose2d)
-NOISE = 1.02  # a network that is slower by less than this is not slower
+TIMING_NOISE = 1.02  # a network that is slower by less than this is not slower
 SECONDS, LAYER_SECONDS = 2.0, 0.05  # of timing for a whole network and for a layer, about
 FEWEST, FEW, MOST = 2, 6, 20  # turns that count, after one that prepares what the others find ready
 BURST = 0.005  # seconds of a turn, at least
@@ -35,7 +35,7 @@ WorkOf = Callable[[nn.Module], Work]
 
 def is_slower(seconds: Mapping[str, float]) -> bool:
     """Whether sparse is slower than dense, beyond what timing makes of chance."""
-    return seconds[SPARSE] > NOISE * seconds[DENSE]
+    return seconds[SPARSE] > TIMING_NOISE * seconds[DENSE]
 
 
 def timing_decides() -> bool:

@@ -22,7 +22,7 @@ TOLERANCE, BATCH_TOLERANCE = 1e-3, 1e-2
 GRADIENT_TOLERANCE = 0.1
 # Of the norm of all gradients: what is left of a gradient that is zero but for rounding, such as
 # that of a bias in front of a batch norm.
-NOISE = 1e-3
+GRADIENT_NOISE = 1e-3
 # Train or eval mode, and whether with gradients: torch and the engine take other ways then.
 SETTINGS = ((True, True), (False, True), (False, False))
 
@@ -117,7 +117,7 @@ def _difference(
     same = map(partial(_close, tolerance), found[0], expected[0])
     if len(found[0]) != len(expected[0]) or not all(same):
         return "its outputs would differ"
-    noise = NOISE * max((float(g.norm()) for g in expected[1].values()), default=0.0)
+    noise = GRADIENT_NOISE * max((float(g.norm()) for g in expected[1].values()), default=0.0)
     for name, parameter in fast.named_parameters():
         wanted = expected[1].get(name)
         wanted = torch.zeros_like(parameter) if wanted is None else _kept(fast, name, wanted)

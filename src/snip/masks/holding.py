@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from snip.common.errors import warn
 from snip.masks.keep import Keep
 from snip.masks.moments import lift
 from snip.masks.provenance import Provenance
+from snip.masks.watching import after_every_step
 
 RIDER = "_snip_keep"  # on a Parameter: its Keep
 HELD = "_snip_held"  # on a Module: its _Held
@@ -89,6 +89,12 @@ def rezero(model: nn.Module) -> None:
             keep.zero_(parameter)
 
 
+def is_emptied(parameter: torch.Tensor) -> bool:
+    """Whether it is held, and nothing of it is kept."""
+    keep = parameter.__dict__.get(RIDER)
+    return bool(keep and not keep.mask.any())
+
+
 class _Held:
     """The masks of one module's own parameters; a copied or loaded module has its own."""
 
@@ -98,7 +104,7 @@ class _Held:
 
     def bind(self) -> None:
         """Put the masks on the parameters: zero them now, their gradients and steps from now on."""
-        _watch_optimizers()
+        after_every_step(after_step)
         for parameter, mask in self.pairs.values():
             keep = Keep(mask)
             setattr(parameter, RIDER, keep)
@@ -160,21 +166,6 @@ def _after_load(module: nn.Module, _incompatible_keys: Any) -> None:
     held_here.bind()
 
 
-def _watch_optimizers() -> None:
-    """Ask PyTorch, once per process, to be called after any optimiser's step.
-
-    A hook per optimiser would need a line in the user's loop; this one finds the masks on the
-    parameters themselves, keeps no list of models, and is free for parameters without one.
-    """
-    global _watching
-    if not _watching:
-        register_optimizer_step_post_hook(after_step)
-        _watching = True
-
-
-_watching = False
-
-
 def after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
     """Zero the pruned weights that an optimiser may have moved."""
     keeps, idle = [], True
@@ -185,7 +176,7 @@ def after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> No
             if keep:
                 keep.zero_(parameter)
                 if parameter.device.type == "cpu" and not torch.compiler.is_compiling():
-                    lift(optimizer.state.get(parameter, {}), keep.mask)
+                    lift(optimizer, parameter, keep.mask)
                 keeps.append(keep)
                 idle = idle and keep.left and parameter.grad is None
     if keeps and idle:

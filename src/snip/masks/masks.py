@@ -22,6 +22,7 @@ from snip.common.figures import percent
 from snip.common.files import parsed_json, reading, write_tensors
 from snip.common.places import PathLike
 from snip.masks import fitting, holding
+from snip.masks.guessing import guessed
 from snip.masks.provenance import Provenance
 
 FORMATS = "snip-masks-"  # how the format of every version begins
@@ -160,9 +161,12 @@ class Masks(Mapping[str, torch.Tensor]):
 
     @classmethod
     def from_zeros(cls, model: nn.Module, params: Predicate | None = None) -> Masks:
-        """Masks of a model whose pruned weights are zero already, to train or prune it further."""
-        chosen = require_prunable(model, params)
-        found = {name: parameter.detach() != 0 for name, parameter in chosen.items()}
+        """Masks of a model whose pruned weights are zero already, to train or prune it further.
+
+        A tensor that is zero all over may only not be trained yet: such a weight is kept whole,
+        and such a bias gets no mask.
+        """
+        found = guessed(require_prunable(model, params))
         return cls(found, Provenance(method="from_zeros"))
 
     def save(self, path: PathLike) -> None:

@@ -1,34 +1,44 @@
 """Second moments of pruned weights, kept off exact zero, whose root torch is slow to take.
 
-Adam and its kin divide by the root of a running mean of squared gradients. Of a pruned weight that
-mean is 0.0, and the root of 0.0 is a special case for the library that torch takes roots with on a
-CPU, a hundred times as slow: a step of AdamW took half as long again with most weights pruned as
-with none. A pruned weight gets a tiny mean instead. It changes no step, because the gradient that
-is divided by the root is zero.
+Adam and its kin divide by the root of a mean (in Adagrad a sum) of squared gradients. Of a pruned
+weight that is 0.0, and the root of 0.0 is a special case for the library that torch takes roots
+with on a CPU, 16 times as slow: a step of AdamW took half as long again with most weights
+pruned as with none. A pruned weight gets a tiny one instead. It changes no step, because the
+gradient that is divided by the root is zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
+from torch import optim
 
-ROOTED = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum")  # what optimisers call such means
-TINY = 1e-20  # its root is below every usual eps: a weight that is released grows as from zero
-EVERY = 256  # steps; a mean that forgets a tenth in each is 1e-32 after so many, which is quick
+# What torch's own optimisers call what they take the root of. By exact type: another optimiser, and
+# a subclass too, may mean something else by the same name.
+ROOTED: dict[type[optim.Optimizer], tuple[str, ...]] = {
+    optim.Adam: ("exp_avg_sq", "max_exp_avg_sq"),
+    optim.AdamW: ("exp_avg_sq", "max_exp_avg_sq"),
+    optim.NAdam: ("exp_avg_sq",),
+    optim.RAdam: ("exp_avg_sq",),
+    optim.RMSprop: ("square_avg",),
+    optim.Adagrad: ("sum",),
+}
+# Its root, 1e-12, is a hundredth of the least eps that torch adds to it unless told otherwise
+# (1e-10 in Adagrad, 1e-8 in the others): a weight that is released grows as from zero.
+TINY = 1e-24
+EVERY = 256  # steps; a mean that forgets a tenth in each is 2e-36 after so many, which is quick
 
 
-def lift(state: Mapping[str, Any], mask: torch.Tensor) -> None:
+def lift(optimizer: optim.Optimizer, parameter: torch.Tensor, mask: torch.Tensor) -> None:
     """Raise the means of what is pruned to TINY, in one step out of EVERY by the optimiser's count.
 
-    `state` is an optimiser's for one parameter; `mask` is 0 or False where it is pruned.
+    `mask` is 0 or False where the parameter is pruned.
     """
-    step = state.get("step")
-    if step is None or int(step) % EVERY != 1:
+    names = ROOTED.get(type(optimizer))
+    state = optimizer.state.get(parameter) if names else None
+    if not names or not state or int(state["step"]) % EVERY != 1:
         return
-    for key in ROOTED:
-        mean = state.get(key)
+    for name in names:
+        mean = state.get(name)
         if isinstance(mean, torch.Tensor) and mean.is_floating_point() and _fits(mean, mask):
             least = (mask == 0).to(mean.dtype).mul_(TINY)
             torch.maximum(mean, least, out=mean)

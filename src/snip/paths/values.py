@@ -20,7 +20,7 @@ DTYPE = torch.float32  # sums of ones never round to zero
 FOLLOWED = 2.0**62  # depends on an input; its square is still a float32
 _FOLLOWED = torch.tensor(FOLLOWED, dtype=DTYPE)  # which makes a float32 of a bool beside it
 HUGE = 2.0**40  # from here on a number depends on an input, also as one of a million in a mean
-LARGEST = 2.0**20  # of a constant
+LARGEST_CONSTANT = 2.0**20  # of a constant
 
 
 class _Something(torch.autograd.Function):
@@ -66,7 +66,7 @@ def limited(x: torch.Tensor) -> torch.Tensor:
     """Without gradients: a constant as finite, not negative, and nowhere huge."""
     if not x.is_floating_point():
         return x
-    return torch.where(x.isfinite(), x.abs().clamp_max(LARGEST), 0.0)
+    return torch.where(x.isfinite(), x.abs().clamp_max(LARGEST_CONSTANT), 0.0)
 
 
 def ones(shape: Any, device: torch.device) -> torch.Tensor:
@@ -85,5 +85,5 @@ def constant(x: Any) -> Any:
         return torch.where(x.isfinite(), x.abs(), 0).to(DTYPE)
     if isinstance(x, (int, float)) and not isinstance(x, bool):
         size = abs(x) if abs(x) != float("inf") else 0
-        return size if torch.is_grad_enabled() else min(size, LARGEST)
+        return size if torch.is_grad_enabled() else min(size, LARGEST_CONSTANT)
     return x

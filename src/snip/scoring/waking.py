@@ -25,13 +25,13 @@ from snip.anatomy.parameters import (
     unwrap,
 )
 from snip.common.errors import listed, warn
-from snip.masks.holding import rezero
+from snip.masks.holding import is_emptied, rezero
 from snip.models.initializers import fans, fill, variance_scaling
 from snip.scoring.batches import SeenBatches
 from snip.scoring.gradients import Scores
 
 # LayerScale begins at 1e-6 to 0.1; a scale that is everywhere the same and larger is no such part.
-LARGEST = 0.1
+LARGEST_SCALE = 0.1
 FIRST = 64
 
 
@@ -72,13 +72,14 @@ def scored_awake(
     parts, unknown = _asleep(unwrap(model), params)
     with _awake(model, parts):
         scores = score()
-    # A zero tensor of a layer that Snip does not know may be a scale (ReZero) or a shift. Only
-    # if something stays silent is it worth finding out, by scoring once more.
-    if unknown and seen.can_be_read_again and (silent := silent_weights(scores)):
-        with _awake(model, [*parts, *unknown]):
-            again = score()
-        if len(silent_weights(again)) < len(silent):
-            scores, parts = again, [*parts, *unknown]
+    # What is not surely a scale is woken only if something stays silent and is silent no more with
+    # it, which scoring once more tells. Zeros come first: what is not zero seldom silences others.
+    for doubtful in ([p for p in unknown if not p.value], [p for p in unknown if p.value]):
+        if doubtful and seen.can_be_read_again and (silent := silent_weights(scores)):
+            with _awake(model, [*parts, *doubtful]):
+                again = score()
+            if len(silent_weights(again)) < len(silent):
+                scores, parts = again, [*parts, *doubtful]
     if parts:
         _say(parts)
     with _awake(model, parts):
@@ -119,7 +120,7 @@ def _awake(model: nn.Module, parts: Sequence[Part]) -> Iterator[None]:
 
 
 def _asleep(model: nn.Module, params: Predicate | None) -> tuple[list[Part], list[Part]]:
-    """The parts that start at zero, and tensors of zeros that may be scales or may be shifts."""
+    """The parts that start at zero, and those that may be scales or may be something else."""
     chosen, owners = prunable_parameters(model, params), parameter_owners(model)
     sure: list[Part] = []
     unknown: list[Part] = []
@@ -127,14 +128,25 @@ def _asleep(model: nn.Module, params: Predicate | None) -> tuple[list[Part], lis
         module, value = owners[name][0][1], _only_value(parameter)
         if value is None or not parameter.requires_grad or isinstance(module, EMBEDDINGS):
             continue
+        if is_emptied(parameter):  # what an earlier pruning removed does not start at zero
+            continue
         part = Part(name, module, parameter, value, is_weight=name in chosen)
         if name in chosen:
             sure += [part] if is_weight(parameter.shape) and not value else []
         elif isinstance(module, NORMS):
             sure += [part] if name.rpartition(".")[2] == "weight" else []
         else:
-            (sure if value else unknown).append(part)
+            (sure if _is_layer_scale(part) else unknown).append(part)
     return sure, unknown
+
+
+def _is_layer_scale(part: Part) -> bool:
+    """Whether it must be a scale per unit that starts small.
+
+    A single number may be a temperature, which divides, and PReLU's is a slope. Zeros may be a
+    shift as well as a scale (ReZero).
+    """
+    return part.value > 0 and part.parameter.numel() > 1 and not isinstance(part.module, nn.PReLU)
 
 
 def _only_value(parameter: nn.Parameter) -> float | None:
@@ -144,7 +156,7 @@ def _only_value(parameter: nn.Parameter) -> float | None:
     values = parameter.detach().reshape(-1)
     # Nearly all are told by their first few, which spares a look at every weight of a network.
     first, *others = values[:FIRST].tolist()
-    if abs(first) > LARGEST or any(other != first for other in others):
+    if abs(first) > LARGEST_SCALE or any(other != first for other in others):
         return None
     return float(first) if bool((values == values[0]).all()) else None
 

@@ -14,15 +14,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch.optim.optimizer import (
-    _global_optimizer_post_hooks,
-    _global_optimizer_pre_hooks,
-    register_optimizer_step_pre_hook,
-)
 
 from snip.engine.fused.update import RULES, Update
-from snip.engine.layers import optimizer_state
-from snip.masks.holding import after_step
+from snip.masks.watching import before_every_step, others_watch
 
 STRAIGHT = "_snip_straight"  # on a parameter: it is one of a straight network that was trained
 # The optimisers that were found to have some of those.
@@ -31,14 +25,9 @@ _updates: WeakKeyDictionary[torch.optim.Optimizer, Update] = WeakKeyDictionary()
 
 def step_natively(parameters: Iterable[nn.Parameter]) -> None:
     """From now on, take the steps of optimisers that train these parameters."""
-    _watch_optimizers()
+    before_every_step(before_step)
     for p in parameters:  # a mark, as torch cannot swap a parameter that has weak references
         setattr(p, STRAIGHT, True)
-
-
-@cache
-def _watch_optimizers() -> None:
-    register_optimizer_step_pre_hook(before_step)
 
 
 def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
@@ -54,18 +43,14 @@ def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any
     return (_idle(kind),), {}
 
 
-# What we ourselves ask torch to call around every step; neither reads nor changes a gradient.
-OURS = (before_step, after_step, optimizer_state.before_step)
-
-
 def is_watched(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether anybody but us waits for its step, or scales its gradients in it."""
+    """Whether anybody but us waits for its step, or scales its gradients in it.
+
+    What we do around a step neither reads nor changes a gradient.
+    """
     watched: Any = optimizer
-    if watched._optimizer_step_pre_hooks or watched._optimizer_step_post_hooks:
+    if watched._optimizer_step_pre_hooks or watched._optimizer_step_post_hooks or others_watch():
         return True
-    for hooks in (_global_optimizer_pre_hooks, _global_optimizer_post_hooks):
-        if any(hook not in OURS for hook in hooks.values()):
-            return True
     return getattr(watched, "found_inf", None) is not None  # torch.amp.GradScaler
 
 

@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from snip.common.errors import InputError
+from snip.masks.watching import before_every_step
 
 WHOLE = "_snip_whole"  # on a parameter of surviving weights: the shape of all weights
 LENDERS: WeakSet[Any] = WeakSet()  # sparse layers whose `state_dict` somebody may have written to
@@ -20,14 +20,8 @@ LENDERS: WeakSet[Any] = WeakSet()  # sparse layers whose `state_dict` somebody m
 
 def mark(parameter: nn.Parameter, whole: torch.Size) -> None:
     """Note that a parameter has the surviving ones of so many weights."""
-    global _watching
     setattr(parameter, WHOLE, whole)
-    if not _watching:  # once per process: one hook per optimiser would need a line of the user's
-        register_optimizer_step_pre_hook(before_step)
-        _watching = True
-
-
-_watching = False
+    before_every_step(before_step)
 
 
 # Optimisers of surviving weights, each with the state that was looked at.
