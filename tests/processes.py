@@ -9,13 +9,12 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing import ProcessExitedException, start_processes
+from torch.multiprocessing import start_processes
 
 import snip
 from snip.training.interrupts import UNTOUCHED
@@ -26,18 +25,17 @@ LONG = ["--model", "lenet-300-100", "--sparsity", "0.9", "--eval-every", "20", "
 
 
 def run_in_processes(
-    work: Callable[[int, int, str], None], folder: Path, count: int = 2, *, fails: bool = False
+    work: Callable[[int, int, str], None], folder: Path, count: int = 2
 ) -> None:
     """work(rank, count, folder) in each of some new processes, which have met each other.
 
-    They are forked from one clean process that has imported torch, which is the slow part. With
-    `fails`, some of them may die, and what the others did is read from the folder.
+    They are forked from one clean process that has imported torch, which is the slow part.
     """
     multiprocessing.set_forkserver_preload(["torch", "torch.distributed.fsdp", "snip.algorithm"])
     # They meet by a file: between the search for a free port and its use, another process may
     # take it.
     address = f"file://{folder / f'meeting-{uuid.uuid4()}'}"
-    with warnings.catch_warnings(), suppress(*([ProcessExitedException] if fails else [])):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         start_processes(
             _met, (work, count, address, str(folder)), nprocs=count, start_method="forkserver"
@@ -47,7 +45,7 @@ def run_in_processes(
 def _met(rank: int, work: Callable[..., None], count: int, address: str, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=address, rank=rank, world_size=count, timeout=timedelta(seconds=60)
+        "gloo", init_method=address, rank=rank, world_size=count, timeout=timedelta(seconds=PATIENCE)
     )
     work(rank, count, folder)
     dist.destroy_process_group()

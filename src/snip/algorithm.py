@@ -14,10 +14,12 @@ from snip.anatomy.calling import example, inputs_of
 from snip.anatomy.packed import packed_parts
 from snip.anatomy.parameters import Predicate, left_out
 from snip.common.errors import InputError, nearest
+from snip.distributed.models import ranks_of
 from snip.masks import Masks, held_masks, versions
 from snip.methods import DuringTraining, Method, Score, named_method, scope_of, training_method
 from snip.methods.during import prune_trained
 from snip.methods.rounds import Scorer, in_rounds
+from snip.methods.shared import check_alike, check_not_shared, check_same_masks, check_shared
 from snip.scoring.batches import LossFn
 from snip.scoring.checks import (
     check_signal,
@@ -78,20 +80,31 @@ def prune(
     "auto" is 0, or, if no path from input to output would be left, what leaves one.
     `budget="flops"` keeps the most sensitivity per FLOP: `sparsity` is then the fraction of the
     FLOPs that is saved. `biases="keep"` leaves them all. A model that is pruned already is pruned
-    further. What is refused changes nothing.
+    further. A model under DDP or `fully_shard` is pruned by all processes together, each with its
+    own batches; all get the same masks. What is refused changes nothing.
 
     Methods that train (LWC, OBD and others) are for a trained model, on a snip data set, a
     DataLoader or a list of (inputs, labels): by cross-entropy, in phases that are parts of
     `training` (unless given, of twenty epochs). The model is then ready for a last training.
     """
+    ranks = ranks_of(model)
     during = training_method(method)
     if during is not None:
+        with ranks.together():
+            check_not_shared(model, during[0])
         return _prune_trained(*during, locals())
-    name, chosen = named_method(method)
-    scope = scope_of(name, chosen, scope)
-    granularity = checked_granularity(granularity)
-    sparsity = asked_sparsity(granularity, sparsity)
-    _check(model, params, sparsity, granularity, scope, floor, budget, biases, scoring, training)
+    with ranks.together():
+        name, chosen = named_method(method)
+        scope = scope_of(name, chosen, scope)
+        granularity = checked_granularity(granularity)
+        sparsity = asked_sparsity(granularity, sparsity)
+        asked: dict[str, Any] = {
+            "sparsity": sparsity, "granularity": granularity, "scope": scope, "floor": floor,
+            "budget": budget, "biases": biases, "scoring": scoring,
+        }  # fmt: skip
+        _check(model, params, **asked, training=training)
+        check_shared(model, name, chosen, asked)
+    check_alike(ranks, model, params, batches, {**asked, "method": name})
     out = left_out(model, params)
     warn_of_parametrized(out)
     warn_of_left_out(model, out)
@@ -103,6 +116,7 @@ def prune(
     about = {**scorer.provenance(), "method": name, "budget": budget, "left_out": out}
     about |= {"zero_biases": zero_biases(model, scores), "seed": torch.initial_seed()}
     masks = masks.with_provenance(**about, versions=versions())
+    check_same_masks(ranks, masks)
     masks.apply(model)
     return masks
 

@@ -67,10 +67,11 @@ def ranks_of_tensors(tensors: Tensors) -> Ranks:
     first, *others = tensors.values()
     for name, tensor in tensors.items():
         check_split(name, tensor)
-    if any(is_sharded(first) != is_sharded(other) for other in others):
+    if any(_mesh(first) != _mesh(other) for other in others):
         raise InputError(
-            "some of these tensors are sharded over processes and some are not: shard all of them "
-            "(fully_shard on the whole model, without ignored_params), or none."
+            "some of these tensors are sharded over processes and others are not, or over other "
+            "processes: shard all of them (fully_shard on the whole model, without "
+            "ignored_params), or none."
         )
     return ranks_of_tensor(first)
 
@@ -108,6 +109,10 @@ def _whole_mask(own: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     packed = ranks.gathered(torch.from_numpy(np.packbits(bits)))
     flat = np.concatenate([np.unpackbits(x.numpy(), count=each) for x in packed])
     return torch.from_numpy(flat[: like.numel()].view(np.bool_)).reshape(like.shape)
+
+
+def _mesh(tensor: torch.Tensor) -> Any:
+    return cast(Any, tensor).device_mesh if is_sharded(tensor) else None
 
 
 def _row_major(shape: torch.Size) -> tuple[int, ...]:

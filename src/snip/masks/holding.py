@@ -8,6 +8,7 @@ gradient: by momentum from before the pruning, or by mixing rows as Muon does.
 
 Each mask is stored twice: on its parameter, where the optimiser meets it, and on the module that
 owns the parameter, because `deepcopy`, `pickle` and EMA copies carry the module's attributes along.
+The module has it whole; a parameter that is split over processes (FSDP2) has its part of it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from snip.anatomy.parameters import is_sharded
 from snip.common.errors import warn
 from snip.common.memory import unwritten
+from snip.distributed.shards import part
 from snip.masks.keep import Keep
 from snip.masks.moments import lift
 from snip.masks.provenance import Provenance
@@ -102,7 +105,7 @@ class _Held:
         """Put the masks on the parameters: zero them now, their gradients and steps from now on."""
         _watch_optimizers()
         for parameter, mask in self.pairs.values():
-            keep = Keep(mask)
+            keep = Keep(part(mask, parameter), sharded=is_sharded(parameter))
             setattr(parameter, RIDER, keep)
             keep.zero_(parameter)
             if parameter.grad is not None:

@@ -21,6 +21,7 @@ from snip.common.errors import FileError, InputError, KindError
 from snip.common.figures import percent
 from snip.common.files import parsed_json, reading, write_tensors
 from snip.common.places import PathLike
+from snip.distributed.shards import local, part, whole_masks
 from snip.masks import fitting, holding
 from snip.masks.provenance import Provenance
 
@@ -151,7 +152,8 @@ class Masks(Mapping[str, torch.Tensor]):
         self.check_fit(model)
         parameters = dict(unwrap(model).named_parameters())
         for name, mask in self.items():
-            alive = int(torch.count_nonzero(parameters[name].detach().cpu()[~mask]))
+            own = local(parameters[name]).cpu()  # of a sharded model, each process checks its part
+            alive = int(torch.count_nonzero(own[~part(mask, parameters[name])]))
             if alive:
                 raise InputError(
                     f"{alive:,} pruned weights of {name!r} are not zero: the masks are not "
@@ -162,8 +164,8 @@ class Masks(Mapping[str, torch.Tensor]):
     def from_zeros(cls, model: nn.Module, params: Predicate | None = None) -> Masks:
         """Masks of a model whose pruned weights are zero already, to train or prune it further."""
         chosen = require_prunable(model, params)
-        found = {name: parameter.detach() != 0 for name, parameter in chosen.items()}
-        return cls(found, Provenance(method="from_zeros"))
+        found = {name: local(parameter) != 0 for name, parameter in chosen.items()}
+        return cls(whole_masks(found, chosen), Provenance(method="from_zeros"))
 
     def save(self, path: PathLike) -> None:
         """Write a safetensors file with the provenance in its header."""

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from snip.distributed.shards import local
+
 ROOTED = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum")  # what optimisers call such means
 TINY = 1e-20  # its root is below every usual eps: a weight that is released grows as from zero
 EVERY = 256  # steps; a mean that forgets a tenth in each is 1e-32 after so many, which is quick
@@ -29,7 +31,10 @@ def lift(state: Mapping[str, Any], mask: torch.Tensor) -> None:
         return
     for key in ROOTED:
         mean = state.get(key)
-        if isinstance(mean, torch.Tensor) and mean.is_floating_point() and _fits(mean, mask):
+        if not isinstance(mean, torch.Tensor):
+            continue
+        mean = local(mean)
+        if mean.is_floating_point() and _fits(mean, mask):
             least = (mask == 0).to(mean.dtype).mul_(TINY)
             torch.maximum(mean, least, out=mean)
 
