@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from distributed import peak
+from libraries import transformers
 from torch import nn
 
 import snip
@@ -29,12 +30,10 @@ PROCESSES = 2
 SPARSITY = 0.9
 
 
-def network(*, checkpointed: bool) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
+def network(layers: int, *, checkpointed: bool) -> nn.Module:
     torch.manual_seed(0)
-    config = GPT2Config(n_embd=1024, n_layer=24, n_head=16, use_cache=False)
-    model = GPT2LMHeadModel(config)
+    config = transformers.GPT2Config(n_embd=1024, n_layer=layers, n_head=16, use_cache=False)
+    model = transformers.GPT2LMHeadModel(config)
     if checkpointed:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()
@@ -56,7 +55,7 @@ def measured(way: str, model: nn.Module, rank: int, total: int) -> None:
         if way == "pass":
             loss_of(model, tokens_of(rank)).backward()
             return None
-        return snip.prune(model, [tokens_of(rank)], sparsity=SPARSITY, loss_fn=loss_of)
+        return snip.prune(model, tokens_of(rank), sparsity=SPARSITY, loss_fn=loss_of)
 
     with peak() as extra:
         start = time.perf_counter()
@@ -70,12 +69,12 @@ def measured(way: str, model: nn.Module, rank: int, total: int) -> None:
     )
 
 
-def in_a_process(rank: int, address: str) -> None:
+def in_a_process(rank: int, address: str, layers: int) -> None:
     from torch.distributed.fsdp import fully_shard
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=PROCESSES)
-    model = network(checkpointed=True)
+    model = network(layers, checkpointed=True)
     total = sum(p.numel() for p in model.parameters())
     for block in model.transformer.h:
         fully_shard(block)
@@ -87,13 +86,15 @@ def in_a_process(rank: int, address: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("way", choices=["whole", "checkpointed", "sharded", "pass"])
-    way = parser.parse_args().way
+    parser.add_argument("--layers", type=int, default=24)
+    asked = parser.parse_args()
+    way = asked.way
     if way == "sharded":
         with tempfile.TemporaryDirectory() as folder:
-            given = (f"file://{folder}/meeting",)
+            given = (f"file://{folder}/meeting", asked.layers)
             torch.multiprocessing.spawn(in_a_process, given, nprocs=PROCESSES)
         return
-    model = network(checkpointed=way == "checkpointed")
+    model = network(asked.layers, checkpointed=way == "checkpointed")
     measured(way, model, 0, sum(p.numel() for p in model.parameters()))
 
 

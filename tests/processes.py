@@ -24,9 +24,7 @@ PATIENCE = 300  # seconds until a process counts as hanging: the machine may be 
 LONG = ["--model", "lenet-300-100", "--sparsity", "0.9", "--eval-every", "20", "--threads", "1"]
 
 
-def run_in_processes(
-    work: Callable[[int, int, str], None], folder: Path, count: int = 2
-) -> None:
+def run_in_processes(work: Callable[[int, int, str], None], folder: Path, count: int = 2) -> None:
     """work(rank, count, folder) in each of some new processes, which have met each other.
 
     They are forked from one clean process that has imported torch, which is the slow part.
@@ -45,7 +43,11 @@ def run_in_processes(
 def _met(rank: int, work: Callable[..., None], count: int, address: str, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=address, rank=rank, world_size=count, timeout=timedelta(seconds=PATIENCE)
+        "gloo",
+        init_method=address,
+        rank=rank,
+        world_size=count,
+        timeout=timedelta(seconds=PATIENCE),
     )
     work(rank, count, folder)
     dist.destroy_process_group()

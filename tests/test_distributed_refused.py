@@ -21,6 +21,13 @@ def differing(model, rank):
             model.module[0].weight.mul_(torch.rand(9, 6))
 
 
+def released(model, rank):
+    """Pruned alike in both, and let go in the second, where all connections compete again."""
+    snip.prune(model.module, data(), sparsity=0.5)
+    if rank:
+        snip.release(model)
+
+
 def nan_in_second(rank, model, batch):
     loss = F.cross_entropy(model(batch[0]), batch[1])
     return loss * torch.nan if rank else loss
@@ -67,7 +74,7 @@ def by_columns(model):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard
 
-    return fully_shard(model, shard_placement_fn=lambda p: Shard(p.ndim - 1))
+    return fully_shard(model, shard_placement_fn=lambda p: Shard(int(p.shape == (9, 6))))
 
 
 def hybrid(model):
@@ -105,7 +112,12 @@ CASES = {
         "parameter '0.weight'",
     ),
     "models": (FSDP, lambda rank: {"network": wider_in_second}, "(10, 6) torch.float32"),
-    "weights": (DDP, lambda rank: {"before": differing}, "checksum of the masks"),
+    "weights": (DDP, lambda rank: {"before": differing}, "checksum"),
+    "masks": (
+        DDP,
+        lambda rank: {"before": released, "sparsity": 0.6, "method": "random"},
+        "checksum of the masks",
+    ),
     "no data, DDP": (DDP, lambda rank: {"batches": [data()][rank:]}, "there were no batches"),
     "no data, FSDP": (
         FSDP,
@@ -144,6 +156,11 @@ CASES = {
     "packed": (FSDP, lambda rank: {"network": Attending, "floor": 2}, "floor is 2"),
     "norm": (FSDP, lambda rank: {"network": normed}, "weight norm"),
     "tensor parallel": (tensor_parallel, lambda rank: {}, "sharded over processes and others"),
+    "tensor parallel alone": (
+        tensor_parallel,
+        lambda rank: {"network": lambda _: nn.Sequential(nn.Linear(6, 4))},
+        "fully_shard did not wrap",
+    ),
     "columns": (by_columns, lambda rank: {}, "which is not supported"),
     "hybrid": (hybrid, lambda rank: {}, "which is not supported"),
     "a part": (but_one, lambda rank: {}, "sharded over processes and others are not"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from distributed import sent_bytes
+from distributed import one_process, sent_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import run_in_processes
@@ -130,4 +130,11 @@ def test_the_counts_that_are_sent_do_not_grow_with_the_scores(found):
 def test_a_score_that_one_process_has_is_refused_by_all(found):
     for theirs in found:
         assert "'b' contain NaN" in theirs["nan"]
-        assert "some of these tensors are sharded over processes and others are not" in theirs["mixed"]
+        assert (
+            "some of these tensors are sharded over processes and others are not" in theirs["mixed"]
+        )
+
+
+def test_the_benchmark_finds_the_threshold_of_numpy(capsys):
+    one_process(50_000)  # which compares the two
+    assert "numpy.partition" in capsys.readouterr().out

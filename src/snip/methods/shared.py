@@ -3,15 +3,17 @@ and in all of them where they do not ask for the same."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from snip.anatomy.packed import packed_parts
 from snip.anatomy.parameters import Predicate, prunable_parameters
 from snip.common.errors import InputError, listed, shown
-from snip.distributed.models import SHARDED, sharing
+from snip.distributed.models import REPLICATED, SHARDED, sharing
 from snip.distributed.ranks import Ranks
 from snip.masks import Masks
 from snip.methods.kinds import AtInitialisation
@@ -81,12 +83,20 @@ def check_alike(
     if ranks.alone:
         return
     facts = {option: shown(value) for option, value in asked.items()}
+    replicas = sharing(model) == REPLICATED
     for name, parameter in prunable_parameters(model, params).items():
-        facts[f"parameter {name!r}"] = f"{tuple(parameter.shape)} {parameter.dtype}"
+        values = f", checksum {_checksum(parameter):x}" if replicas else ""
+        facts[f"parameter {name!r}"] = f"{tuple(parameter.shape)} {parameter.dtype}{values}"
     # A second pass over the batches must be made by all processes or by none.
     seen = SeenBatches(batches, asked["scoring"].batch_dim)
     facts["batches that can be read again"] = str(seen.can_be_read_again)
     ranks.agree(facts, ALIKE)
+
+
+def _checksum(parameter: torch.Tensor) -> int:
+    """Of a parameter's bits: replicas that are not alike would be pruned alike, and train apart."""
+    flat = parameter.detach().reshape(-1).cpu()
+    return zlib.crc32(flat.view(torch.uint8).numpy())
 
 
 def check_same_masks(ranks: Ranks, masks: Masks) -> None:
