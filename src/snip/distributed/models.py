@@ -77,7 +77,10 @@ def gradient_by_backward(loss: torch.Tensor, weights: Any) -> list[torch.Tensor 
     for weight in weights:
         weight.grad = None
     loss.backward()
-    return [weight.grad for weight in weights]
+    found = [weight.grad for weight in weights]
+    for weight in weights:
+        weight.grad = None  # so that whoever has used a gradient up can free it
+    return found
 
 
 def _wrappers(model: nn.Module) -> Iterator[nn.Module]:
