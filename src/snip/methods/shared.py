@@ -95,8 +95,8 @@ def check_alike(
 
 def _checksum(parameter: torch.Tensor) -> int:
     """Of a parameter's bits: replicas that are not alike would be pruned alike, and train apart."""
-    flat = parameter.detach().reshape(-1).cpu()
-    return zlib.crc32(memoryview(flat.view(torch.uint8).numpy()))
+    bits: Any = parameter.detach().reshape(-1).cpu().view(torch.uint8).numpy()
+    return zlib.crc32(bits)
 
 
 def check_same_masks(ranks: Ranks, masks: Masks) -> None:
