@@ -1,15 +1,20 @@
-"""Other processes: two that talk to each other, or a fresh interpreter."""
+"""Other processes: some that talk to each other, or a fresh interpreter."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+import uuid
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
+from torch.multiprocessing import start_processes
 
 import snip
 from snip.training.interrupts import UNTOUCHED
@@ -19,13 +24,33 @@ PATIENCE = 300  # seconds until a process counts as hanging: the machine may be 
 LONG = ["--model", "lenet-300-100", "--sparsity", "0.9", "--eval-every", "20", "--threads", "1"]
 
 
-def run_in_two_processes(work: Callable[[int, str, str], None], folder: Path) -> None:
-    """work(rank, address, folder) in each of two new processes, which meet at the address."""
-    # A file: between the search for a free port and its use, another process may take it.
-    address = f"file://{folder / 'meeting'}"
+def run_in_processes(work: Callable[[int, int, str], None], folder: Path, count: int = 2) -> None:
+    """work(rank, count, folder) in each of some new processes, which have met each other.
+
+    They are forked from one clean process that has imported torch, which is the slow part.
+    """
+    multiprocessing.set_forkserver_preload(["torch", "torch.distributed.fsdp", "snip.algorithm"])
+    # They meet by a file: between the search for a free port and its use, another process may
+    # take it.
+    address = f"file://{folder / f'meeting-{uuid.uuid4()}'}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.multiprocessing.spawn(work, (address, str(folder)), nprocs=2)
+        start_processes(
+            _met, (work, count, address, str(folder)), nprocs=count, start_method="forkserver"
+        )
+
+
+def _met(rank: int, work: Callable[..., None], count: int, address: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=address,
+        rank=rank,
+        world_size=count,
+        timeout=timedelta(seconds=PATIENCE),
+    )
+    work(rank, count, folder)
+    dist.destroy_process_group()
 
 
 def run_python(

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
-from processes import run_in_two_processes
+from processes import run_in_processes
 from torch import nn
 
 import snip
@@ -36,23 +35,20 @@ def trained(model, batch):
         optimizer.step()
 
 
-def train_in_a_process(rank, address, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+def train_in_a_process(rank, count, folder):
     for name in NETWORKS:
         model, (inputs, targets) = accelerated(name)
         half = slice(6 * rank, 6 * rank + 6)
         wrapped = nn.parallel.DistributedDataParallel(model)
         trained(wrapped, (inputs[half], targets[half]))
         torch.save(snip.densify(wrapped).state_dict(), f"{folder}/{name}-{rank}.pt")
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """What two processes made of every network; started once, as starting is the slow part."""
     path = tmp_path_factory.mktemp("ddp")
-    run_in_two_processes(train_in_a_process, path)
+    run_in_processes(train_in_a_process, path)
     return path
 
 

@@ -14,7 +14,7 @@ from typing import Any
 _ROOMS = {
     "snip.algorithm": ("prune",),
     "snip.anatomy.parameters": ("prunable_parameters",),
-    "snip.common.errors": ("FileError", "InputError", "KindError", "SnipWarning"),
+    "snip.common.errors": ("FileError", "InputError", "KindError", "RankError", "SnipWarning"),
     "snip.common.version": ("__version__",),
     "snip.engine.accelerate": ("accelerate", "densify"),
     "snip.engine.fused.step": ("training_step",),

@@ -4,6 +4,7 @@ from snip.anatomy.parameters import prunable_parameters as prunable_parameters
 from snip.common.errors import FileError as FileError
 from snip.common.errors import InputError as InputError
 from snip.common.errors import KindError as KindError
+from snip.common.errors import RankError as RankError
 from snip.common.errors import SnipWarning as SnipWarning
 from snip.common.version import __version__ as __version__
 from snip.engine.accelerate import accelerate as accelerate

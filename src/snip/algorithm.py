@@ -14,10 +14,20 @@ from snip.anatomy.calling import example, inputs_of
 from snip.anatomy.packed import packed_parts
 from snip.anatomy.parameters import Predicate, left_out
 from snip.common.errors import InputError, nearest
+from snip.distributed.models import ranks_of
 from snip.masks import Masks, held_masks, versions
-from snip.methods import DuringTraining, Method, Score, named_method, scope_of, training_method
+from snip.methods import (
+    AtInitialisation,
+    DuringTraining,
+    Method,
+    Score,
+    named_method,
+    scope_of,
+    training_method,
+)
 from snip.methods.during import prune_trained
 from snip.methods.rounds import Scorer, in_rounds
+from snip.methods.shared import check_alike, check_not_shared, check_same_masks, check_shared
 from snip.scoring.batches import LossFn
 from snip.scoring.checks import (
     check_signal,
@@ -78,7 +88,8 @@ def prune(
     "auto" is 0, or, if no path from input to output would be left, what leaves one.
     `budget="flops"` keeps the most sensitivity per FLOP: `sparsity` is then the fraction of the
     FLOPs that is saved. `biases="keep"` leaves them all. A model that is pruned already is pruned
-    further. What is refused changes nothing.
+    further. A model under DDP or `fully_shard` is pruned by all processes together, each with its
+    own batches; all get the same masks. What is refused changes nothing.
 
     Methods that train (LWC, OBD and others) are for a trained model, on a snip data set, a
     DataLoader or a list of (inputs, labels): by cross-entropy, in phases that are parts of
@@ -87,11 +98,14 @@ def prune(
     during = training_method(method)
     if during is not None:
         return _prune_trained(*during, locals())
-    name, chosen = named_method(method)
-    scope = scope_of(name, chosen, scope)
-    granularity = checked_granularity(granularity)
-    sparsity = asked_sparsity(granularity, sparsity)
-    _check(model, params, sparsity, granularity, scope, floor, budget, biases, scoring, training)
+    asked: dict[str, Any] = {
+        "sparsity": sparsity, "granularity": granularity, "scope": scope, "floor": floor,
+        "budget": budget, "biases": biases, "scoring": scoring,
+    }  # fmt: skip
+    ranks = ranks_of(model)
+    with ranks.together():
+        name, chosen, asked = _checked(model, params, method, training, asked)
+    check_alike(ranks, model, params, batches, {**asked, "method": name})
     out = left_out(model, params)
     warn_of_parametrized(out)
     warn_of_left_out(model, out)
@@ -99,28 +113,44 @@ def prune(
         params, kept = without_biases(model, params)
         out |= dict.fromkeys(kept, "bias, kept")
     scorer = Scorer(chosen, model, batches, loss_fn, params, scoring)
-    masks, scores = _scored_and_selected(scorer, sparsity, granularity, scope, floor, budget)
+    masks, scores = _scored_and_selected(scorer, asked)
     about = {**scorer.provenance(), "method": name, "budget": budget, "left_out": out}
     about |= {"zero_biases": zero_biases(model, scores), "seed": torch.initial_seed()}
     masks = masks.with_provenance(**about, versions=versions())
+    check_same_masks(ranks, masks)
     masks.apply(model)
     return masks
 
 
-def _scored_and_selected(
-    scorer: Scorer,
-    sparsity: float,
-    granularity: Granularity,
-    scope: Scope,
-    floor: float | str,
-    budget: str,
-) -> tuple[Masks, Scores]:
+def _checked(
+    model: nn.Module,
+    params: Predicate | None,
+    method: str | Score | Method,
+    training: TrainConfig | None,
+    asked: dict[str, Any],
+) -> tuple[str, AtInitialisation, dict[str, Any]]:
+    """The method with its name, and the settings; refused before anything is scored."""
+    name, chosen = named_method(method)
+    granularity = checked_granularity(asked["granularity"])
+    asked = asked | {
+        "scope": scope_of(name, chosen, asked["scope"]),
+        "granularity": granularity,
+        "sparsity": asked_sparsity(granularity, asked["sparsity"]),
+    }
+    _check(model, params, **asked, training=training)
+    check_shared(model, name, chosen, asked)
+    return name, chosen, asked
+
+
+def _scored_and_selected(scorer: Scorer, asked: Mapping[str, Any]) -> tuple[Masks, Scores]:
     """The masks, with a path where they can have one, and the scores that they are of."""
+    sparsity, granularity, scope = asked["sparsity"], asked["granularity"], asked["scope"]
+    floor = asked["floor"]
     model = scorer.model
     least = 0 if isinstance(floor, str) else floor
     with scorer.awake() as scores:
         silent = check_signal(model, scores)
-        costs = element_flops(scores, scorer.uses) if budget == "flops" else None
+        costs = element_flops(scores, scorer.uses) if asked["budget"] == "flops" else None
         granularity = _on_model(granularity, scorer)
         selecting = partial(_selected, model, held_masks(model), costs)
         a_round = partial(selecting, granularity=granularity.on_the_way, floor=least)
@@ -144,6 +174,8 @@ def _prune_trained(name: str, method: DuringTraining, given: Mapping[str, Any]) 
                 f"{option} is {given[option]!r}, but method {name!r} trains by cross-entropy and "
                 f"ranks by a rule of its own: leave {option} out, or use a method such as 'snip'."
             )
+    with ranks_of(given["model"]).together():
+        check_not_shared(given["model"], name)
     where = given["model"], given["batches"], given["sparsity"]
     return prune_trained(name, method, *where, given["params"], given["training"])
 

@@ -39,6 +39,10 @@ class MissingPackageError(InputError, ImportError):
     """An optional package that is needed here is not installed."""
 
 
+class RankError(RuntimeError):
+    """Another process of a distributed group is gone or silent; nothing was changed."""
+
+
 class SnipWarning(UserWarning):
     """Something that a user would want to know before training for hours."""
 

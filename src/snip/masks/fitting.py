@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from snip.anatomy.normed import NormedWeight, normed_weights
-from snip.anatomy.parameters import is_sharded, ordinary
+from snip.anatomy.parameters import ordinary
 from snip.common.errors import InputError, nearest
+from snip.distributed.shards import check_split
 
 
 def check_fit(masks: Mapping[str, torch.Tensor], model: nn.Module) -> None:
@@ -25,11 +26,7 @@ def check_fit(masks: Mapping[str, torch.Tensor], model: nn.Module) -> None:
                 f"these masks are of another model: {name!r} has shape "
                 f"{tuple(parameters[name].shape)} there and {tuple(mask.shape)} here."
             )
-        if is_sharded(parameters[name]):
-            raise InputError(
-                f"{name!r} is sharded over processes (FSDP or DTensor), which is not "
-                "supported: use DDP, or train on one process."
-            )
+        check_split(name, parameters[name])
     for name, normed in normed_weights(model).items():
         if name in masks:
             _check_lengths(name, normed.parts(masks[name]))

@@ -8,6 +8,7 @@ gradient: by momentum from before the pruning, or by mixing rows as Muon does.
 
 Each mask is stored twice: on its parameter, where the optimiser meets it, and on the module that
 owns the parameter, because `deepcopy`, `pickle` and EMA copies carry the module's attributes along.
+The module has it whole; a parameter that is split over processes (FSDP2) has its part of it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.anatomy.parameters import is_sharded
 from snip.common.errors import warn
+from snip.distributed.shards import part
 from snip.masks.keep import Keep
 from snip.masks.moments import lift
 from snip.masks.provenance import Provenance
@@ -106,7 +109,7 @@ class _Held:
         """Put the masks on the parameters: zero them now, their gradients and steps from now on."""
         after_every_step(after_step)
         for parameter, mask in self.pairs.values():
-            keep = Keep(mask)
+            keep = Keep(part(mask, parameter), sharded=is_sharded(parameter))
             setattr(parameter, RIDER, keep)
             keep.zero_(parameter)
             if parameter.grad is not None:

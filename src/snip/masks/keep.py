@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from snip.distributed.shards import local
+
 # Integers as wide as a number, by its bytes. A number's bits times 0 are exactly +0.0, be it NaN or
 # -0.0, and times 1 they stay as they are: several times as fast as choosing by a condition.
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -19,8 +21,9 @@ SMALL, CHUNK, FEW = 1 << 18, 1 << 17, 48
 class Keep:
     """One parameter's mask, ready to zero what is pruned in the parameter or its gradient."""
 
-    def __init__(self, mask: torch.Tensor) -> None:
+    def __init__(self, mask: torch.Tensor, *, sharded: bool = False) -> None:
         self.mask = mask  # bool, or 0 and 1 as integers
+        self.sharded = sharded  # whether the mask is of this process's part of a DTensor
         self.indices: torch.Tensor | None = None
         self.prepared = False
         self.gradient_hook: Any = None
@@ -30,6 +33,8 @@ class Keep:
         """Write zeros where the mask is False, also over NaN and -0.0; leave the rest alone."""
         # This runs twice for every parameter in every step, so it makes as few calls as it can.
         tensor = tensor.detach()  # autograd must not record the zeroing
+        if self.sharded:
+            tensor = local(tensor)
         bits = BITS.get(tensor.element_size())
         if self.mask.device != tensor.device:
             self._move(tensor.device)
@@ -67,9 +72,9 @@ class Keep:
     def _prepare(self, gradient: torch.Tensor) -> None:
         """Store the mask in the form in which it is applied fastest."""
         self.prepared = True
-        if gradient.numel() <= SMALL:
+        if self.mask.numel() <= SMALL:
             self.mask = self.mask.to(BITS.get(gradient.element_size(), torch.bool))
-        elif int(self.mask.count_nonzero()) * FEW <= gradient.numel():
+        elif int(self.mask.count_nonzero()) * FEW <= self.mask.numel():
             self.indices = torch.nonzero(self.mask.reshape(-1)).flatten()
 
     def _move(self, device: torch.device) -> None:

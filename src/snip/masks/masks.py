@@ -21,6 +21,7 @@ from snip.common.errors import FileError, InputError, KindError
 from snip.common.figures import percent
 from snip.common.files import parsed_json, reading, write_tensors
 from snip.common.places import PathLike
+from snip.distributed.shards import local, part, whole_masks
 from snip.masks import fitting, holding
 from snip.masks.guessing import guessed
 from snip.masks.provenance import Provenance
@@ -152,7 +153,8 @@ class Masks(Mapping[str, torch.Tensor]):
         self.check_fit(model)
         parameters = dict(unwrap(model).named_parameters())
         for name, mask in self.items():
-            alive = int(torch.count_nonzero(parameters[name].detach().cpu()[~mask]))
+            own = local(parameters[name]).cpu()  # of a sharded model, each process checks its part
+            alive = int(torch.count_nonzero(own[~part(mask, parameters[name])]))
             if alive:
                 raise InputError(
                     f"{alive:,} pruned weights of {name!r} are not zero: the masks are not "
@@ -166,8 +168,9 @@ class Masks(Mapping[str, torch.Tensor]):
         A tensor that is zero all over may only not be trained yet: such a weight is kept whole,
         and such a bias gets no mask.
         """
-        found = guessed(require_prunable(model, params))
-        return cls(found, Provenance(method="from_zeros"))
+        chosen = require_prunable(model, params)
+        found = {name: local(parameter) != 0 for name, parameter in chosen.items()}
+        return cls(guessed(whole_masks(found, chosen)), Provenance(method="from_zeros"))
 
     def save(self, path: PathLike) -> None:
         """Write a safetensors file with the provenance in its header."""

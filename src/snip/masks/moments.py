@@ -12,6 +12,8 @@ from __future__ import annotations
 import torch
 from torch import optim
 
+from snip.distributed.shards import local
+
 # What torch's own optimisers call what they take the root of. By exact type: another optimiser, and
 # a subclass too, may mean something else by the same name.
 ROOTED: dict[type[optim.Optimizer], tuple[str, ...]] = {
@@ -39,7 +41,10 @@ def lift(optimizer: optim.Optimizer, parameter: torch.Tensor, mask: torch.Tensor
         return
     for name in names:
         mean = state.get(name)
-        if isinstance(mean, torch.Tensor) and mean.is_floating_point() and _fits(mean, mask):
+        if not isinstance(mean, torch.Tensor):
+            continue
+        mean = local(mean)
+        if mean.is_floating_point() and _fits(mean, mask):
             least = (mask == 0).to(mean.dtype).mul_(TINY)
             torch.maximum(mean, least, out=mean)
 

@@ -6,7 +6,7 @@ layers stay denser than large ones (`selection/budgets.py` has the densities).
 
 from __future__ import annotations
 
-from snip.methods.kinds import NOTHING, AtInitialisation, Needs
+from snip.methods.kinds import ANYHOW, NOTHING, AtInitialisation, Needs
 from snip.methods.random import random_scores
 
-ERK = AtInitialisation(random_scores, Needs("none"), scope="erk", reads=NOTHING)
+ERK = AtInitialisation(random_scores, Needs("none"), scope="erk", reads=NOTHING, shared=ANYHOW)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from snip.anatomy.parameters import Predicate, require_prunable
-from snip.methods.kinds import AtInitialisation, Needs
+from snip.methods.kinds import ANYHOW, AtInitialisation, Needs
 from snip.methods.schedules import exponential
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores, accumulated_gradients
@@ -41,4 +41,5 @@ FORCE = AtInitialisation(
     Needs("connection sensitivity", prunings=str(ROUNDS), hyperparameters=True),
     rounds=exponential(ROUNDS),
     returns=True,
+    shared=ANYHOW,
 )

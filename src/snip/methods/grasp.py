@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from snip.anatomy.parameters import Predicate, require_prunable
 from snip.common.errors import InputError
+from snip.distributed.models import REPLICATED
 from snip.methods.kinds import AtInitialisation, Needs
 from snip.scoring.batches import LossFn, as_batches, cross_entropy
 from snip.scoring.gradients import Scores, accumulated_gradients
@@ -101,4 +102,4 @@ def _check_reduction(scoring: Scoring) -> None:
         )
 
 
-GRASP = AtInitialisation(grasp, Needs("gradient flow", hyperparameters=True))
+GRASP = AtInitialisation(grasp, Needs("gradient flow", hyperparameters=True), shared=(REPLICATED,))

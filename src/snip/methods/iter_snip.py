@@ -6,7 +6,7 @@ network it will be trained in. The number of rounds is that of the authors' comm
 
 from __future__ import annotations
 
-from snip.methods.kinds import AtInitialisation, Needs
+from snip.methods.kinds import ANYHOW, AtInitialisation, Needs
 from snip.methods.schedules import exponential
 from snip.methods.snip import connection_sensitivity
 
@@ -16,4 +16,5 @@ ITER_SNIP = AtInitialisation(
     connection_sensitivity,
     Needs("connection sensitivity", prunings=str(ROUNDS), hyperparameters=True),
     rounds=exponential(ROUNDS),
+    shared=ANYHOW,
 )

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from snip.anatomy.parameters import Predicate
+from snip.distributed.models import REPLICATED, SHARDED
 from snip.masks import Masks
 from snip.methods.course import Course
 from snip.methods.schedules import Rounds, one_shot
@@ -25,6 +26,7 @@ from snip.training.phases import part
 # What a score depends on. Only what depends on the data shows how the model is called, and only
 # what depends on the weights asks for parts that start at zero to be woken.
 NOTHING, WEIGHTS, DATA = "nothing", "weights", "data"
+ANYHOW = (REPLICATED, SHARDED)  # for methods that are right however processes share a model
 
 
 class Score(Protocol):
@@ -65,6 +67,8 @@ class AtInitialisation:
     that a round has removed may come back in a later one; `score` then takes a keyword `dense`
     too, the weights by name as they were before any round. `scope` is who competes with whom, for
     a method that decides it. `reads` is what the scores depend on: DATA, WEIGHTS or NOTHING.
+    `shared` are the ways in which several processes may share the model: those in which the scores
+    are the same as in one process, as sums over the data of all of them are.
     """
 
     score: Callable[..., Scores]  # a Score
@@ -73,6 +77,7 @@ class AtInitialisation:
     returns: bool = False
     scope: str | None = None
     reads: str = DATA
+    shared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

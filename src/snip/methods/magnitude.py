@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from snip.anatomy.parameters import Predicate, require_prunable
-from snip.methods.kinds import WEIGHTS, AtInitialisation, Needs
+from snip.methods.kinds import ANYHOW, WEIGHTS, AtInitialisation, Needs
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring
@@ -30,4 +30,4 @@ def magnitude(
     }
 
 
-MAGNITUDE = AtInitialisation(magnitude, Needs("magnitude"), reads=WEIGHTS)
+MAGNITUDE = AtInitialisation(magnitude, Needs("magnitude"), reads=WEIGHTS, shared=ANYHOW)

@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 from snip.anatomy.parameters import Predicate, require_prunable
-from snip.methods.kinds import NOTHING, AtInitialisation, Needs
+from snip.distributed.models import ranks_of
+from snip.distributed.shards import part, sharded_like
+from snip.methods.kinds import ANYHOW, NOTHING, AtInitialisation, Needs
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring
@@ -27,7 +29,10 @@ def random_scores(
     `torch.manual_seed` before the call repeats them, on every device; a second call draws others.
     """
     chosen, generator = require_prunable(model, params), fresh_generator()
-    return {name: torch.rand(p.shape, generator=generator) for name, p in chosen.items()}
+    # Processes that share a model all draw what the first of them would.
+    generator.manual_seed(ranks_of(model).first(generator.initial_seed()))
+    drawn = {name: torch.rand(p.shape, generator=generator) for name, p in chosen.items()}
+    return {n: sharded_like(part(score, chosen[n]), chosen[n]) for n, score in drawn.items()}
 
 
 def fresh_generator() -> torch.Generator:
@@ -39,4 +44,4 @@ def fresh_generator() -> torch.Generator:
     return torch.Generator().manual_seed(int(torch.randint(1 << 62, ())))
 
 
-RANDOM = AtInitialisation(random_scores, Needs("none"), reads=NOTHING)
+RANDOM = AtInitialisation(random_scores, Needs("none"), reads=NOTHING, shared=ANYHOW)

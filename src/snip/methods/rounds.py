@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -17,6 +18,8 @@ from snip.anatomy.parameters import Predicate, unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, SnipWarning, warn
 from snip.common.progress import track
+from snip.distributed.models import SHARDED, ranks_of, sharing
+from snip.distributed.shards import local, part, ranks_of_tensors, sharded_like
 from snip.masks import Masks
 from snip.methods.kinds import DATA, NOTHING, AtInitialisation
 from snip.methods.schedules import one_shot
@@ -25,7 +28,7 @@ from snip.scoring.batches import LossFn, SeenBatches, cross_entropy, name_of
 from snip.scoring.gradients import Scores
 from snip.scoring.looking import look
 from snip.scoring.settings import Scoring
-from snip.scoring.waking import scored_awake
+from snip.scoring.waking import scored_awake, silent_scores
 from snip.selection.budgets import Scope
 from snip.selection.costs import Uses, count_uses
 
@@ -72,17 +75,24 @@ class Scorer:
 
     def _first(self) -> Scores:
         reads_data = self.method.reads == DATA
+        if sharing(self.model) == SHARDED:
+            return self.scores()  # of parts of layers, no paths can be followed
         with count_uses(self.model) as counter:
             if reads_data:
                 scores = self.scores()
             else:
-                look(self.model, self.seen, self.loss_fn)
-        self.uses, self.call, self.learned = counter.uses, counter.call, counter.learned
+                with ranks_of(self.model).together():
+                    look(self.model, self.seen, self.loss_fn)
+        self.learned = counter.learned
+        # Processes that share the model must follow the same paths: those of the first one's call.
+        self.uses, self.call = ranks_of(self.model).first((counter.uses, counter.call))
         return scores if reads_data else self.scores()
 
     def provenance(self) -> dict[str, Any]:
         """What was scored, and how."""
         about = {**self.seen.provenance(), **asdict(self.scoring)}
+        seen = ranks_of(self.model).everyones((self.seen.count, self.seen.samples))
+        about |= {"batches": sum(n for n, _ in seen), "samples": sum(n for _, n in seen)}
         about |= {"rounds": self.rounds, "uses": self.uses}
         if self.method.reads == DATA:
             return about | {"loss": name_of(self.loss_fn or cross_entropy)}
@@ -116,7 +126,7 @@ def in_rounds(
             masks = chosen
             _put(scorer.model, weights, dense, masks)
             found = scorer.scores(dense)
-            if not any(score.any() for score in found.values()):
+            if len(silent_scores(found)) == len(found):
                 _warn_of_silence(masks)
                 break
             scores = found if scorer.method.returns else _removed_last(found, scores, masks)
@@ -169,8 +179,8 @@ def _put(
 ) -> None:
     """Write the weights that the masks keep, and zeros elsewhere."""
     for name, weight in weights.items():
-        kept = masks[name].to(weight.device)
-        weight.copy_(torch.where(kept, dense[name], dense[name].new_zeros(())))
+        whole, kept = local(dense[name]), part(masks[name], weight).to(weight.device)
+        local(weight).copy_(torch.where(kept, whole, whole.new_zeros(())))
     for name, normed in normed_weights(unwrap(model)).items():
         if name in masks:
             normed.renew()
@@ -178,13 +188,22 @@ def _put(
 
 def _removed_last(found: Scores, before: Scores, masks: Masks) -> Scores:
     """The scores found, and below them those that removed connections had before."""
-    highest = max(float(score.max()) for score in before.values() if score.numel())
-    lowest = min(float(score.min()) for score in found.values() if score.numel())
+    ranks = ranks_of_tensors(found)
+    highest = max(ranks.everyones(max(_all(before, torch.max), default=-math.inf)))
+    lowest = min(ranks.everyones(min(_all(found, torch.min), default=math.inf)))
     shift = 2 * max(0.0, highest - lowest)  # twice, so that none of them ties with one that stays
-    return {
-        name: torch.where(masks[name].to(score.device), score, before[name] - shift)
-        for name, score in found.items()
-    }
+    ranked = {}
+    for name, score in found.items():
+        kept = part(masks[name], score).to(score.device)
+        own = torch.where(kept, local(score), local(before[name]) - shift)
+        ranked[name] = sharded_like(own, score)
+    return ranked
+
+
+def _all(scores: Scores, rule: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
+    """What `rule` says of each tensor, of what this process has of it."""
+    own = [local(score) for score in scores.values()]
+    return [float(rule(score)) for score in own if score.numel()]
 
 
 def _warn_of_silence(masks: Masks) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from snip.anatomy.parameters import Predicate
 from snip.common.errors import InputError
-from snip.methods.kinds import AtInitialisation, Needs
+from snip.methods.kinds import ANYHOW, AtInitialisation, Needs
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores, accumulated_gradients
 from snip.scoring.settings import Scoring
@@ -30,7 +30,7 @@ def connection_sensitivity(
     )
 
 
-SNIP = AtInitialisation(connection_sensitivity, Needs("connection sensitivity"))
+SNIP = AtInitialisation(connection_sensitivity, Needs("connection sensitivity"), shared=ANYHOW)
 
 
 def normalize(scores: Mapping[str, torch.Tensor]) -> Scores:

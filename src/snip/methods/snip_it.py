@@ -6,7 +6,7 @@ a round removes stays removed. The authors also prune during training; this is "
 
 from __future__ import annotations
 
-from snip.methods.kinds import AtInitialisation, Needs
+from snip.methods.kinds import ANYHOW, AtInitialisation, Needs
 from snip.methods.schedules import halving
 from snip.methods.snip import connection_sensitivity
 
@@ -16,4 +16,5 @@ SNIP_IT = AtInitialisation(
     connection_sensitivity,
     Needs("connection sensitivity", prunings=str(STEPS + 2), hyperparameters=True),
     rounds=halving(STEPS),
+    shared=ANYHOW,
 )

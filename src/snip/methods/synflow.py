@@ -20,6 +20,7 @@ from snip.anatomy.parameters import Predicate, require_prunable, unwrap
 from snip.anatomy.undisturbed import batch_norm_in
 from snip.common.checks import all_finite
 from snip.common.errors import InputError, first_line
+from snip.distributed.models import REPLICATED, ranks_of
 from snip.methods.kinds import WEIGHTS, AtInitialisation, Needs
 from snip.methods.schedules import exponential
 from snip.scoring.batches import LossFn
@@ -46,7 +47,9 @@ def synflow(
     ids and other whole numbers stay as they are, and embeddings take part as weights do.
     """
     chosen = require_prunable(model, params)
-    args, kwargs = _ones(first_call(model, batches, loss_fn), scoring.batch_dim)
+    # Each process may have seen another batch, of other whole numbers: the first one's counts.
+    seen = ranks_of(model).first(first_call(model, batches, loss_fn))
+    args, kwargs = _ones(seen, scoring.batch_dim)
     linear = linearized(unwrap(model))
     weights = [linear.get_parameter(name) for name in chosen]
     with torch.inference_mode(False), torch.enable_grad(), batch_norm_in(linear, "eval"):
@@ -126,4 +129,5 @@ SYNFLOW = AtInitialisation(
     Needs("synaptic flow", prunings=str(ROUNDS), hyperparameters=True),
     rounds=exponential(ROUNDS),
     reads=WEIGHTS,
+    shared=(REPLICATED,),
 )

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from snip.anatomy.parameters import Predicate
-from snip.methods.kinds import AtInitialisation, Needs
+from snip.methods.kinds import ANYHOW, AtInitialisation, Needs
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores, accumulated_gradients
 from snip.scoring.settings import Scoring
@@ -26,4 +26,4 @@ def weight_gradient(
     return {name: gradient.abs_() for name, gradient in gradients.items()}
 
 
-WEIGHT_GRADIENT = AtInitialisation(weight_gradient, Needs("gradient of the loss"))
+WEIGHT_GRADIENT = AtInitialisation(weight_gradient, Needs("gradient of the loss"), shared=ANYHOW)

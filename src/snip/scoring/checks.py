@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from snip.anatomy.normed import PARAMETRIZED
+from snip.anatomy.normed import PARAMETRIZED, normed_weights
 from snip.anatomy.parameters import (
     BY_PREDICATE,
     Predicate,
-    is_sharded,
     is_weight,
     ordinary,
     require_prunable,
@@ -18,6 +17,8 @@ from snip.anatomy.parameters import (
 )
 from snip.common.errors import InputError, listed, warn
 from snip.common.figures import percent
+from snip.distributed.models import SHARDED, ranks_of, sharing
+from snip.distributed.shards import local
 from snip.scoring.gradients import Scores
 from snip.scoring.waking import silent_scores
 
@@ -26,18 +27,14 @@ MUCH = 0.25  # of the parameters; norms and biases of ordinary networks are far 
 
 def scorable_parameters(model: nn.Module, params: Predicate | None) -> dict[str, nn.Parameter]:
     """The parameters that will compete, or an error that says why this model cannot be scored."""
-    chosen = require_prunable(ordinary(model), params)
-    sharded = next((name for name, p in chosen.items() if is_sharded(p)), None)
-    if sharded is not None:
+    plain = ordinary(model)
+    shared = sharing(model)  # which refuses what cannot be taken
+    chosen = require_prunable(plain, params)
+    normed = [name for name in normed_weights(plain) if name in chosen]
+    if shared == SHARDED and normed:
         raise InputError(
-            f"{sharded!r} is sharded over processes (FSDP or DTensor), which is not supported: "
-            "prune before sharding and use DDP, or train on one process."
-        )
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        raise InputError(
-            "the model is wrapped in DistributedDataParallel: each process would score its own "
-            "batch and choose other masks. Prune before wrapping, on the same batch everywhere, "
-            "or prune in one process and masks.apply(model) in all."
+            f"{listed(normed)} is under weight norm or spectral norm, of which a process would "
+            "have a part only (fully_shard): use DDP, or leave it out with params=..."
         )
     return chosen
 
@@ -72,7 +69,7 @@ def _zero_weights(model: nn.Module, scores: Scores) -> str:
     zero = [
         name
         for name, parameter in ordinary(model).named_parameters()
-        if name in scores and is_weight(parameter.shape) and not parameter.any()
+        if name in scores and is_weight(parameter.shape) and not local(parameter).any()
     ]
     if not zero:
         return "Are all gradients zero? snip.initialize(model) redraws the weights."
@@ -85,11 +82,12 @@ def _zero_weights(model: nn.Module, scores: Scores) -> str:
 def zero_biases(model: nn.Module, scores: Scores) -> int:
     """How many of the biases that compete are zero: they have no sensitivity, and go first."""
     biases = [
-        parameter.detach()
+        local(parameter)
         for name, parameter in unwrap(model).named_parameters()
         if name in scores and not is_weight(parameter.shape)
     ]
-    return sum(bias.numel() - int(bias.count_nonzero()) for bias in biases)
+    zero = sum(bias.numel() - int(bias.count_nonzero()) for bias in biases)
+    return sum(ranks_of(model).everyones(zero)) if sharing(model) == SHARDED else zero
 
 
 def warn_of_left_out(model: nn.Module, out: Mapping[str, str]) -> None:

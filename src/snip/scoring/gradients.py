@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from operator import length_hint
 from typing import Any, cast
 
@@ -15,7 +16,19 @@ from snip.common.checks import all_finite
 from snip.common.errors import InputError
 from snip.common.memory import in_no_other_hands
 from snip.common.progress import track
+from snip.distributed.models import (
+    SHARDED,
+    backward_aside,
+    gradient_by_backward,
+    inner,
+    ranks_of,
+    sharing,
+)
+from snip.distributed.ranks import Ranks
+from snip.distributed.shards import local, sharded_like
+from snip.distributed.steps import steps
 from snip.scoring.batches import (
+    Batch,
     LossFn,
     as_batches,
     batch_size,
@@ -50,29 +63,47 @@ def accumulated_gradients(
     The result is the mean of the gradients with "abs_of_sum", and the mean or moving average of
     their absolute values otherwise. It is in float32 or wider, and the caller may write into it.
     With `sensitivity` it is the absolute value of that of w * dL/dw, without a further look at
-    every element. Another `derivative` than the gradient is added up in the same way.
+    every element. Another `derivative` than the gradient is added up in the same way. If several
+    processes share the model, the batches are those of all of them.
     """
     scoring = checked_scoring(scoring)
     chosen = require_prunable(model, params)
     loss_fn = checked_loss_fn(loss_fn)
-    mean = _Mean(scoring, sensitivity)
+    ranks, sharded = ranks_of(model), sharing(model) == SHARDED
+    model, mean = inner(model), _Mean(scoring, sensitivity)
+    if sharded:
+        derivative = _sharded(derivative)
+
+    def weight_of(index: int, batch: Batch) -> int:
+        size = batch_size(batch, scoring.batch_dim)
+        if size == 0:
+            raise InputError(f"batch {index} has no samples: leave empty batches out.")
+        return size if scoring.loss_reduction == "mean" else 1
+
+    given = steps(_tracked(as_batches(batches)), weight_of, ranks, in_step=sharded)
     with (
+        # Passes of FSDP2 are made by all processes together; others each makes by itself.
+        backward_aside(model, ranks) if sharded else ranks.together(),
         undisturbed(model),
         batch_norm_in(model, scoring.batch_norm),
         torch.inference_mode(False),
         torch.enable_grad(),
     ):
-        for index, batch in enumerate(_tracked(as_batches(batches))):
-            size = batch_size(batch, scoring.batch_dim)
-            if size == 0:
-                raise InputError(f"batch {index} has no samples: leave empty batches out.")
+        for index, step in enumerate(given):
             # Nothing here has a name: each batch's graph is freed before the next is computed.
             mean.add(
                 chosen,
-                _found(derivative, checked_loss(loss_fn(model, batch), index), chosen),
-                size,
+                _found(
+                    derivative,
+                    _scaled(loss_fn(model, step.batch), index, step.scale, ranks, sharded),
+                    chosen,
+                ),
+                step.weight,
             )
-    return mean.finished(chosen)
+        mean.require_some()
+    if not sharded:
+        mean.over(ranks)
+    return mean.finished(chosen, ranks)
 
 
 class _Mean:
@@ -87,43 +118,75 @@ class _Mean:
         self,
         params: Mapping[str, nn.Parameter],
         gradients: list[torch.Tensor | None],
-        samples: int,
+        weight: int,
     ) -> None:
-        weight = samples if self.scoring.loss_reduction == "mean" else 1
         self.weight += weight
         share = 1 - self.scoring.decay if self.scoring.reduction == "ema" else weight / self.weight
         signed = self.scoring.reduction == "abs_of_sum"
         for name, parameter in reversed(list(params.items())):
             # Popped as it is used up: each layer's gradient is freed before the next is copied, so
             # that scoring needs hardly more memory than the backward pass did.
-            own = _popped(gradients, parameter)
-            own = own.mul_(parameter.detach()) if self.sensitivity else own
+            values = local(parameter)
+            own = _popped(gradients, values)
+            own = own.mul_(values) if self.sensitivity else own
             own = own if signed else own.abs_()
             self.values[name] = self.values[name].lerp_(own, share) if name in self.values else own
 
-    def finished(self, params: Mapping[str, nn.Parameter]) -> Scores:
+    def require_some(self) -> None:
+        """Refuse to go on without any batch."""
         if not self.values:
             raise InputError("there were no batches: give at least one (an exhausted generator?).")
-        for name in params:
-            value = self.values[name].abs_() if self.sensitivity else self.values[name]
-            if not all_finite(value):
-                raise InputError(
-                    f"the gradient of {name!r} is NaN or infinite although the loss is finite: "
-                    "lower the scale of the initialisation, or score in float32."
-                )
-        return {name: self.values[name] for name in params}
+
+    def over(self, ranks: Ranks) -> None:
+        """From the mean over this process's data to that over the data of all of them."""
+        if ranks.alone:
+            return
+        share = self.weight / sum(ranks.everyones(self.weight))
+        for value in self.values.values():
+            ranks.summed(value.mul_(share))
+
+    def finished(self, params: Mapping[str, nn.Parameter], ranks: Ranks) -> Scores:
+        """The mean of each parameter, split over processes as the parameter is."""
+        with ranks.together():
+            for name in params:
+                value = self.values[name].abs_() if self.sensitivity else self.values[name]
+                if not all_finite(value):
+                    raise InputError(
+                        f"the gradient of {name!r} is NaN or infinite although the loss is finite: "
+                        "lower the scale of the initialisation, or score in float32."
+                    )
+        return {name: sharded_like(self.values[name], p) for name, p in params.items()}
 
 
-def _popped(gradients: list[torch.Tensor | None], parameter: nn.Parameter) -> torch.Tensor:
+def _sharded(derivative: Derivative) -> Derivative:
+    """What stands for a derivative in a model that is sharded; only the gradient can be had."""
+    if derivative is not gradient:
+        raise InputError(
+            "the model is sharded (fully_shard), where only first derivatives can be had: use "
+            "another method, such as 'snip', or DDP."
+        )
+    return gradient_by_backward
+
+
+def _scaled(
+    loss: torch.Tensor, index: int, scale: float, ranks: Ranks, in_step: bool
+) -> torch.Tensor:
+    """The loss, checked: by all processes before any goes on, if they make their passes in step."""
+    with ranks.together() if in_step else nullcontext():
+        loss = checked_loss(loss, index)
+    return loss if scale == 1 else loss * scale
+
+
+def _popped(gradients: list[torch.Tensor | None], values: torch.Tensor) -> torch.Tensor:
     """The last gradient to write into, in at least float32; zero where the loss does not reach."""
-    wide = torch.promote_types(parameter.dtype, torch.float32)
+    wide = torch.promote_types(values.dtype, torch.float32)
     if _is_ours(gradients, wide):
         # Fresh memory for a copy would take longer than to compute the score.
         return cast(torch.Tensor, gradients.pop()).detach()
     gradient = gradients.pop()
     if gradient is None:
-        return torch.zeros_like(parameter, dtype=wide, memory_format=torch.contiguous_format)
-    dense = gradient.detach().to_dense()
+        return torch.zeros_like(values, dtype=wide, memory_format=torch.contiguous_format)
+    dense = local(gradient.to_dense() if gradient.is_sparse else gradient)
     return dense.to(wide, copy=True, memory_format=torch.contiguous_format)
 
 

@@ -11,6 +11,7 @@ from snip.anatomy.calling import Call, call
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
+from snip.distributed.models import inner
 from snip.scoring.batches import LossFn, as_batches, checked_loss_fn, is_pair_of_tensors
 
 
@@ -47,11 +48,12 @@ def look(model: nn.Module, batches: Any, loss_fn: LossFn | None) -> None:
         checked_loss_fn(loss_fn)
     for batch in as_batches(batches):
         # Inference mode is left, because in it a view does not know its parameter.
-        with undisturbed(model), torch.inference_mode(False), torch.no_grad():
-            model.eval()
+        own = inner(model)
+        with undisturbed(own), torch.inference_mode(False), torch.no_grad():
+            own.eval()
             if loss_fn is not None:
-                loss_fn(model, batch)
+                loss_fn(own, batch)
             else:
-                call(model, batch[0] if is_pair_of_tensors(batch) else batch)
+                call(own, batch[0] if is_pair_of_tensors(batch) else batch)
         return
     raise InputError("there were no batches: give at least one (an exhausted generator?).")

@@ -19,12 +19,16 @@ from snip.anatomy.parameters import (
     EMBEDDINGS,
     NORMS,
     Predicate,
+    is_sharded,
     is_weight,
     parameter_owners,
     prunable_parameters,
     unwrap,
 )
 from snip.common.errors import listed, warn
+from snip.distributed.models import SHARDED, ranks_of, sharing
+from snip.distributed.shards import local, ranks_of_tensors
+from snip.distributed.shards import part as own_part
 from snip.masks.holding import is_emptied, rezero
 from snip.models.initializers import fans, fill, variance_scaling
 from snip.scoring.batches import SeenBatches
@@ -49,7 +53,13 @@ class Part:
         """Give it the values that it is scored with."""
         if self.is_weight:
             fan = fans(self.module, self.name.rpartition(".")[2], self.parameter)
-            fill(self.parameter, variance_scaling, fan, generator)
+            # Drawn whole, so that a model that is split over processes has the same draw.
+            whole = self.parameter
+            if is_sharded(whole):
+                whole = nn.Parameter(torch.empty(whole.shape, dtype=whole.dtype))
+            fill(whole, variance_scaling, fan, generator)
+            if whole is not self.parameter:
+                local(self.parameter).copy_(own_part(whole, self.parameter))
         else:
             self.parameter.fill_(1.0)
 
@@ -93,13 +103,16 @@ def silent_weights(scores: Scores) -> list[str]:
 
 def silent_scores(scores: Scores) -> list[str]:
     """Names of those that are zero all over."""
+    own = {name: local(score).reshape(-1) for name, score in scores.items()}
     # Nearly all are told by a few from all over, which spares a look at every score. The first few
     # may be those of a unit that is zero on all of a batch.
-    return [
+    quiet = {
         name
-        for name, score in scores.items()
-        if not score.reshape(-1)[:: max(1, score.numel() // FIRST)].any() and not score.any()
-    ]
+        for name, score in own.items()
+        if not score[:: max(1, score.numel() // FIRST)].any() and not score.any()
+    }
+    silent = set.intersection(*ranks_of_tensors(scores).everyones(quiet)) if scores else quiet
+    return [name for name in scores if name in silent]
 
 
 @contextmanager
@@ -122,13 +135,12 @@ def _awake(model: nn.Module, parts: Sequence[Part]) -> Iterator[None]:
 def _asleep(model: nn.Module, params: Predicate | None) -> tuple[list[Part], list[Part]]:
     """The parts that start at zero, and those that may be scales or may be something else."""
     chosen, owners = prunable_parameters(model, params), parameter_owners(model)
+    values = _only_values(model)
     sure: list[Part] = []
     unknown: list[Part] = []
     for name, parameter in model.named_parameters():
-        module, value = owners[name][0][1], _only_value(parameter)
+        module, value = owners[name][0][1], values[name]
         if value is None or not parameter.requires_grad or isinstance(module, EMBEDDINGS):
-            continue
-        if is_emptied(parameter):  # what an earlier pruning removed does not start at zero
             continue
         part = Part(name, module, parameter, value, is_weight=name in chosen)
         if name in chosen:
@@ -149,11 +161,29 @@ def _is_layer_scale(part: Part) -> bool:
     return part.value > 0 and part.parameter.numel() > 1 and not isinstance(part.module, nn.PReLU)
 
 
-def _only_value(parameter: nn.Parameter) -> float | None:
+def _only_values(model: nn.Module) -> dict[str, float | None]:
+    """The one small value that all elements of each parameter have, if they do.
+
+    What an earlier pruning removed has none: it does not start at zero.
+    """
+    own = {
+        name: None if is_emptied(parameter) else _only_value(local(parameter))
+        for name, parameter in model.named_parameters()
+    }
+    if sharing(model) != SHARDED:
+        return own
+    empty = {name for name, parameter in model.named_parameters() if not local(parameter).numel()}
+    # A process that has no rows of a parameter has nothing to say about it.
+    said = ranks_of(model).everyones({n: value for n, value in own.items() if n not in empty})
+    found = {name: {values[name] for values in said if name in values} for name in own}
+    return {name: values.pop() if len(values) == 1 else None for name, values in found.items()}
+
+
+def _only_value(parameter: torch.Tensor) -> float | None:
     """The one small value that all elements have, if they do."""
     if not parameter.numel() or not parameter.is_floating_point():
         return None
-    values = parameter.detach().reshape(-1)
+    values = parameter.reshape(-1)
     # Nearly all are told by their first few, which spares a look at every weight of a network.
     first, *others = values[:FIRST].tolist()
     if abs(first) > LARGEST_SCALE or any(other != first for other in others):

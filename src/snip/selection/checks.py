@@ -11,6 +11,7 @@ import torch
 from snip.anatomy.normed import layer_name
 from snip.common.checks import all_finite
 from snip.common.errors import InputError, KindError, listed, warn
+from snip.distributed.shards import local, ranks_of_tensors
 from snip.masks import Masks
 from snip.selection.budgets import Scope, check_scope, checked_sparsity, kept_count, left_in
 from snip.selection.granularity import Block, Granularity
@@ -99,8 +100,10 @@ def check_scores(scores: Mapping[str, torch.Tensor]) -> None:
     for name, score in scores.items():
         if not isinstance(score, torch.Tensor) or not score.is_floating_point():
             raise KindError(f"the scores of {name!r} are not a floating-point tensor.")
-        if not all_finite(score):
-            raise InputError(
-                f"the scores of {name!r} contain NaN or infinity: they cannot be ranked. "
-                "Look at the loss and at the gradients of this layer."
-            )
+    with ranks_of_tensors(scores).together():
+        for name, score in scores.items():
+            if not all_finite(local(score)):
+                raise InputError(
+                    f"the scores of {name!r} contain NaN or infinity: they cannot be ranked. "
+                    "Look at the loss and at the gradients of this layer."
+                )

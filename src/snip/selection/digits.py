@@ -1,7 +1,9 @@
 """The k-th largest of any number of floats, found by counting digits in a few megabytes of memory.
 
 Floats are compared by their bits, as integers in the same order: counting the values of the leading
-16 bits, then of the next 16 among those that share the decisive prefix, finds it exactly.
+16 bits, then of the next 16 among those that share the decisive prefix, finds it exactly. Scores
+that are split over processes stay where they are: the counts are summed, which are as many for a
+small model as for a large one.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
+
+from snip.distributed.ranks import ALONE, Ranks
 
 CHUNK = 1 << 18  # elements in flight: bounds the temporary memory
 DIGIT = 16
@@ -26,14 +30,16 @@ def decisive_score(
     costs: Mapping[str, Cost],
     wide: torch.dtype,
     kept: Cost,
+    ranks: Ranks = ALONE,
 ) -> torch.Tensor:
     """The score at which the elements from the top down cost `kept`.
 
     `within` tells which elements compete, `costs` what one of each tensor costs, and `wide` is the
-    type in which they are compared, float32 or float64.
+    type in which they are compared, float32 or float64. Each of `ranks` gives what it holds of the
+    scores, and is told the same.
     """
     integer = _INTEGER[wide]
-    key = _Count(scores, within, costs, wide).decisive_key(kept)
+    key = _Count(scores, within, costs, wide, ranks).decisive_key(kept)
     bits = key if key >= 0 else key ^ torch.iinfo(integer).max
     return torch.tensor(bits, dtype=integer).view(wide)
 
@@ -44,6 +50,7 @@ class _Count:
     within: Mapping[str, torch.Tensor]
     costs: Mapping[str, Cost]
     wide: torch.dtype
+    ranks: Ranks
 
     def decisive_key(self, left: Cost) -> int:
         """The key at which the elements from the top down cost `left`: a pass per 16 bits."""
@@ -68,7 +75,7 @@ class _Count:
             for key in self._keys(name):
                 digits = _digits(key, shift, bits, prefix)
                 counts[self.costs[name]] += torch.bincount(digits, minlength=DIGITS).cpu()
-        return {cost: count.flip(0).cumsum(0) for cost, count in counts.items()}
+        return {cost: self.ranks.summed(n).flip(0).cumsum(0) for cost, n in counts.items()}
 
     def _keys(self, name: str) -> Iterator[torch.Tensor]:
         """The scores that may win as integers that sort alike, a chunk at a time, in flat order."""

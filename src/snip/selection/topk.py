@@ -4,6 +4,7 @@ Up to a few million scores are copied side by side, where `numpy.partition` find
 Of more, a sample tells between which two values it lies, and one pass counts what is above and
 collects what is between, to be ranked alone. If the sample was wrong, or too many scores are
 equal, or elements have different costs, digits are counted instead (`digits`), which is slower.
+Scores that are split over processes (DTensor) are always counted, and no score leaves its process.
 bench/topk.py has the time beside `numpy.partition` and `torch.topk`.
 """
 
@@ -17,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from snip.distributed.ranks import ALONE, Ranks
+from snip.distributed.shards import local, part, ranks_of_tensors, whole_masks
 from snip.selection.digits import Cost, decisive_score
 
 PIECE = 1 << 20  # elements that a thread splits at a time: fewer cost more in handing out work
@@ -43,41 +46,57 @@ def keep_top(
     double = any(score.dtype == torch.float64 for score in scores.values())
     wide = torch.float64 if double else torch.float32
     prices = {name: costs[name] if costs else 1 for name in scores}
-    # Scores may belong to a graph; the threads below do not know of a `no_grad` around this call.
-    race = _Race({n: score.detach() for n, score in scores.items()}, within or {}, prices, wide)
-    if race.total_cost() <= kept:
-        return {name: race.allowed(name).clone() for name in scores}
+    within = within or {}
+    if _total_cost(scores, within, prices) <= kept:
+        return {name: _allowed(score.shape, within.get(name)) for name, score in scores.items()}
     if kept <= 0:
         return {name: torch.zeros(score.shape, dtype=torch.bool) for name, score in scores.items()}
-    found = race.by_sample(kept)
-    if found is not None:
-        return found
-    threshold = race.by_partition(kept)
-    return race.above(race.by_counting(kept) if threshold is None else threshold, kept)
+    # Scores may belong to a graph; the threads below do not know of a `no_grad` around this call.
+    own = {name: local(score) for name, score in scores.items()}
+    flags = {name: part(mask, scores[name]) for name, mask in within.items() if name in scores}
+    race = _Race(own, flags, prices, wide, ranks_of_tensors(scores))
+    return whole_masks(race.won(kept), scores)
+
+
+def _allowed(shape: torch.Size, within: torch.Tensor | None) -> torch.Tensor:
+    """Where an element may be kept."""
+    return torch.ones(shape, dtype=torch.bool) if within is None else within.cpu().clone()
+
+
+def _total_cost(
+    scores: Mapping[str, torch.Tensor],
+    within: Mapping[str, torch.Tensor],
+    costs: Mapping[str, Cost],
+) -> Cost:
+    """What all elements that may be kept cost together."""
+    return sum(
+        cost * (int(within[n].count_nonzero()) if n in within else scores[n].numel())
+        for n, cost in costs.items()
+    )
 
 
 @dataclass(frozen=True)
 class _Race:
-    """The scores that compete, where they may win, and what an element of each tensor costs."""
+    """The scores that compete, where they may win, and what an element of each tensor costs.
+
+    Each of `ranks` has the next part of every tensor.
+    """
 
     scores: Mapping[str, torch.Tensor]
     within: Mapping[str, torch.Tensor]
     costs: Mapping[str, Cost]
     wide: torch.dtype
+    ranks: Ranks = ALONE
 
-    def allowed(self, name: str) -> torch.Tensor:
-        """Where an element may be kept."""
-        if name in self.within:
-            return self.within[name].cpu()
-        return torch.ones(self.scores[name].shape, dtype=torch.bool)
-
-    def total_cost(self) -> Cost:
-        """What all elements that may be kept cost together."""
-        return sum(
-            cost
-            * (int(self.within[n].count_nonzero()) if n in self.within else self.scores[n].numel())
-            for n, cost in self.costs.items()
-        )
+    def won(self, kept: Cost) -> dict[str, torch.Tensor]:
+        """The masks, by the fastest way there is. Of many processes each gets its own part."""
+        threshold = None
+        if self.ranks.alone:
+            found = self.by_sample(kept)
+            if found is not None:
+                return found
+            threshold = self.by_partition(kept)
+        return self.above(self.by_counting(kept) if threshold is None else threshold, kept)
 
     def by_sample(self, kept: Cost) -> dict[str, torch.Tensor] | None:
         """The masks, if the k-th largest score lies where a sample says, among few; else None."""
@@ -115,17 +134,19 @@ class _Race:
 
     def by_counting(self, kept: Cost) -> torch.Tensor:
         """The same for any number of elements and any costs, by counting digits of all scores."""
-        return decisive_score(self.scores, self.within, self.costs, self.wide, kept)
+        return decisive_score(self.scores, self.within, self.costs, self.wide, kept, self.ranks)
 
     def above(self, threshold: torch.Tensor, kept: Cost) -> dict[str, torch.Tensor]:
         """The masks: what is above the threshold, and the first that equal it for what is left."""
         masks = {name: self.compare(torch.gt, name, threshold) for name in self.scores}
-        left = kept - sum(int(m.count_nonzero()) * self.costs[n] for n, m in masks.items())
+        counts = torch.tensor([int(mask.count_nonzero()) for mask in masks.values()])
+        higher = zip(masks, self.ranks.summed(counts).tolist(), strict=True)
+        left = kept - sum(count * self.costs[name] for name, count in higher)
         for name, mask in masks.items():
             if left < min(self.costs.values()):
                 break
             ties = self.compare(torch.eq, name, threshold)
-            left -= self.costs[name] * _fill(mask, ties, int(left // self.costs[name]))
+            left -= self.costs[name] * self._fill(mask, ties, int(left // self.costs[name]))
         return masks
 
     def one_cost(self) -> Cost | None:
@@ -200,9 +221,11 @@ class _Race:
         found = rule(self.scores[name].to(self.wide), threshold).cpu().contiguous()
         return found & self.within[name].cpu() if name in self.within else found
 
-
-def _fill(mask: torch.Tensor, ties: torch.Tensor, count: int) -> int:
-    """Keep the first `count` ties in flat order; returns how many there were."""
-    winners = torch.nonzero(ties.reshape(-1)).flatten()[:count]
-    mask.view(-1)[winners] = True
-    return len(winners)
+    def _fill(self, mask: torch.Tensor, ties: torch.Tensor, count: int) -> int:
+        """Keep the first `count` ties in flat order; returns how many of them there were."""
+        places = torch.nonzero(ties.reshape(-1)).flatten()
+        found = self.ranks.everyones(len(places))
+        # Those of the processes before this one come first.
+        own = max(0, count - sum(found[: self.ranks.rank]))
+        mask.view(-1)[places[:own]] = True
+        return min(count, sum(found))

@@ -1,0 +1,137 @@
+"""The processes that work on one model, and the few things that they say to each other.
+
+In one process every method here is the identity and nothing of torch.distributed is called, so
+that the code of scoring and selection is the same for one process and for many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from snip.common.checks import differences
+from snip.common.errors import InputError, RankError, first_line, shortened
+
+LONGEST = 500  # characters of one process's error that the others repeat
+
+
+class Ranks:
+    """The processes of a group; without a group this process alone."""
+
+    def __init__(self, group: Any = None) -> None:
+        self.group = group
+        self.size = 1 if group is None else dist.get_world_size(group)
+        self.rank = 0 if group is None else dist.get_rank(group)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to talk to."""
+        return self.size == 1
+
+    def summed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum of every process's tensor of this shape, written into it."""
+        if not self.alone:
+            moved = tensor.to(self._device(tensor))
+            with self._talking():
+                dist.all_reduce(moved, group=self.group)
+            if moved is not tensor:
+                tensor.copy_(moved)
+        return tensor
+
+    def everyones(self, value: Any) -> list[Any]:
+        """What each process gives here, in their order. For a few numbers or words."""
+        if self.alone:
+            return [value]
+        found: list[Any] = [None] * self.size
+        with self._talking():
+            dist.all_gather_object(found, value, group=self.group)
+        return found
+
+    def first(self, value: Any) -> Any:
+        """What the first process gives here."""
+        if self.alone:
+            return value
+        box = [value]
+        with self._talking():
+            source = dist.get_global_rank(self.group, 0)
+            dist.broadcast_object_list(box, source, group=self.group)
+        return box[0]
+
+    def gathered(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Every process's tensor, in their order; all have the same shape and kind."""
+        if self.alone:
+            return [tensor]
+        moved = tensor.to(self._device(tensor))
+        found = [torch.empty_like(moved) for _ in range(self.size)]
+        with self._talking():
+            dist.all_gather(found, moved, group=self.group)
+        return [one.to(tensor.device) for one in found]
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """If the block fails in one process, it fails in all of them, with the same words.
+
+        The processes must not talk to each other inside the block: one that has failed would not
+        answer.
+        """
+        if self.alone:
+            yield
+            return
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as found:  # whatever it is, the others must not wait
+            error = found
+        said = self.everyones(None if error is None else shortened(str(error), LONGEST))
+        if error is not None:
+            raise error
+        failed = next((rank for rank, text in enumerate(said) if text is not None), None)
+        if failed is not None:
+            raise InputError(f"in process {failed}: {said[failed]}")
+
+    def agree(self, facts: Mapping[str, Any], advice: str) -> None:
+        """Raise in every process unless all of them have the same facts."""
+        said = self.everyones(facts)
+        for rank, theirs in enumerate(said):
+            if theirs != said[0]:
+                raise InputError(
+                    f"process {rank} and process 0 differ: {differences(theirs, said[0])} ('there' "
+                    f"is process {rank}). {advice}"
+                )
+
+    def _device(self, tensor: torch.Tensor) -> torch.device:
+        """Where this group can send a tensor from: its own place, or the GPU for NCCL."""
+        if tensor.is_cuda or "nccl" not in dist.get_backend(self.group):
+            return tensor.device
+        return torch.device("cuda", torch.cuda.current_device())
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        with answered(self):
+            yield
+
+
+@contextmanager
+def answered(ranks: Ranks) -> Iterator[None]:
+    """Turn what torch raises when another process is gone or silent into a sentence.
+
+    Gloo raises a plain RuntimeError that names itself, other back ends torch's own kinds.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        lost = isinstance(error, dist.DistError) or "gloo" in str(error)
+        if ranks.alone or isinstance(error, RankError) or not lost:
+            raise
+        raise RankError(
+            f"process {ranks.rank} of {ranks.size} has lost another one, which died or did not "
+            f"answer within the group's time-out (init_process_group(timeout=...)): "
+            f"{first_line(error)} Nothing was pruned. Start all processes again."
+        ) from error
+
+
+ALONE = Ranks()
