@@ -183,6 +183,16 @@ def test_data_that_is_not_here_is_told_and_the_rest_goes_on(snip: Snip) -> None:
 
 
 @pytest.mark.usefixtures("empty_folder")
+def test_a_dry_run_says_which_rows_have_no_data(snip: Snip) -> None:
+    code, out, _ = snip("reproduce", "tableC", "--dry-run")
+    assert code == 0
+    lines = [line for line in out.splitlines() if "150,000" in line]
+    assert len(lines) == 10
+    assert all("no data" in line for line in lines)
+    assert "0 runs to do" in out
+
+
+@pytest.mark.usefixtures("empty_folder")
 def test_the_list_of_experiments(snip: Snip) -> None:
     code, out, _ = snip("reproduce")
     assert code == 0
@@ -203,7 +213,10 @@ def test_a_damaged_run_is_told_and_the_others_are_shown(snip: Snip) -> None:
 
 
 @pytest.mark.usefixtures("empty_folder")
-def test_all_takes_the_experiments_that_have_such_rows(snip: Snip) -> None:
+def test_all_takes_the_experiments_that_have_such_rows(
+    snip: Snip, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SNIP_CACHE", str(tmp_path_factory.mktemp("cache")))
     flags = ["--only", "gru-b", "--dry-run", "--seeds", "1", "--scale", "0.0001"]
     code, out, _ = snip("reproduce", "all", *flags)
     assert code == 0

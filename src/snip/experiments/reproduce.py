@@ -73,6 +73,10 @@ class Reproduction:
         """The seeds of a row: as many as asked for, or as the row or the experiment has."""
         return range(self.request.seeds or row.seeds or self.experiment.seeds)
 
+    def has_data(self, row: Row) -> bool:
+        """Whether a row can be run with the data that is here, or that may be fetched."""
+        return row in self._here
+
     def look(self) -> None:
         """Read the results of all finished runs that were not read before."""
         for row in self._here:
@@ -92,7 +96,7 @@ class Reproduction:
     def tasks(self) -> list[Task]:
         """The runs to do, seed by seed, each after the first training that it needs."""
         tasks: dict[str, Task] = {}
-        rows = [row for row in self.chosen if row in self._here]
+        rows = [row for row in self.chosen if self.has_data(row)]
         pairs = [(seed, row) for row in rows for seed in self.seeds(row)]
         for seed, row in sorted(pairs, key=lambda pair: pair[0]):
             config, first = row.at(seed), None
