@@ -11,7 +11,7 @@ from snip.experiments.class_maps import INVERTED, PLAIN, SPARSITIES, maps_of
 from snip.experiments.drawing import save_figure
 from snip.experiments.maps import class_means, correlation, first_layer, packed, unpacked
 from snip.experiments.random_labels import keep
-from snip.experiments.record import make_record
+from snip.experiments.record import Known, make_record
 from snip.experiments.tables import table_of, what_was_run, write_tables
 from snip.runs import RunConfig, RunResult, prepare
 from snip.runs.config import SHUFFLED
@@ -49,7 +49,7 @@ def record_of(name, rows, seeds=2):
             runs[config.folder_name] = entry(config, 0.01 + 0.001 * (number + seed))
     asked = [(row, range(2)) for row in experiment.rows()]
     more = {"measured": {"mean": packed(torch.zeros(784))}} if name == "fig3" else {}
-    return make_record(experiment, asked, runs, scale=0.5, command="snip", more=more)
+    return make_record(experiment, asked, Known(runs), scale=0.5, command="snip", more=more)
 
 
 def test_every_figure_of_the_paper_is_drawn():
@@ -117,7 +117,7 @@ def test_costs_needs_and_differences_in_tables():
 
 def test_a_record_that_was_only_scored_says_so():
     experiment = EXPERIMENTS["fig2"]
-    record = make_record(experiment, [], {}, scale=1, command="snip", more={})
+    record = make_record(experiment, [], Known(), scale=1, command="snip", more={})
     assert what_was_run(record) == "Scored, nothing was trained."
 
 

@@ -18,7 +18,8 @@ def show_estimate(work: Reproduction) -> float:
     cells = []
     for row in work.chosen:
         asked = len(work.seeds(row))
-        names = [row.at(seed).folder_name for seed in work.seeds(row)]
+        seeds = work.seeds(row) if work.has_data(row) else ()
+        names = [row.at(seed).folder_name for seed in seeds]
         to_do = [left[name] for name in names if name in left]
         model, steps = row.config.model, row.config.training.iterations
         done = f"{asked - len(to_do)} of {asked}"

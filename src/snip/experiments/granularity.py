@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -79,12 +80,13 @@ def _label(config: RunConfig) -> str:
     return f"{config.granularity} {100 * config.sparsity:g}%" if config.sparsity else DENSE
 
 
-def time_all(seconds: float) -> Record:
+def time_all(data_dir: Path | None, seconds: float) -> Record:
     """Times of all networks of one seed."""
     found = {}
     for case in CASES:
         dense, *pruned = _configs(case)
-        found[case.model] = timing(dense, {_label(one): one for one in pruned}, seconds)
+        labelled = {_label(one): one for one in pruned}
+        found[case.model] = timing(dense, labelled, seconds, data_dir)
     return found
 
 
