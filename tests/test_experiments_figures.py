@@ -44,6 +44,15 @@ def test_figures_are_drawn_from_what_is_there(name, tmp_path):
     assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.parametrize("name", ["fig1", "granularity"])
+def test_errors_over_the_sparsity_have_alike_axes(name):
+    record = record_of(name, EXPERIMENTS[name].rows())
+    for axes in EXPERIMENTS[name].draw(record).axes:
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("sparsity, %", "test error, %")
+        assert len(axes.get_legend().get_texts()) >= 2
+        assert axes.get_title(loc="left")
+
+
 def test_the_same_numbers_give_the_same_files(tmp_path):
     record = record_of("fig4", EXPERIMENTS["fig4"].rows())
     for name in ("one", "other"):

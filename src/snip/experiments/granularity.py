@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from snip.experiments.drawing import COLOURS, MARKERS, finish, new_figure, plain_axes
+from snip.experiments.drawing import COLOURS, MARKERS, error_axes, finish, new_figure
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.table1 import CONV
 from snip.experiments.times import DENSE, timing
@@ -119,10 +119,7 @@ def draw(record: Record) -> Figure:
         for row in found:
             if row["label"] == DENSE:
                 axes.axhline(row["selected"]["mean"], color=COLOURS[-1], linewidth=0.8, label=DENSE)
-        plain_axes(axes, case.model.rpartition(":")[2])
-        axes.set_xlabel("sparsity, %", fontsize=9)
-        axes.set_ylabel("test error, %", fontsize=9)
-        axes.legend(fontsize=8, frameon=False)
+        error_axes(axes, case.model.rpartition(":")[2])
     return finish(figure, record, "Bars: one standard deviation over the seeds.")
 
 
