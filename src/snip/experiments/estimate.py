@@ -10,7 +10,7 @@ from snip.training.display import duration
 
 def show_estimate(work: Reproduction) -> float:
     """Print the rows with what is left to do of each. Returns the seconds for all of it."""
-    work.look()
+    work.look(shown=True)
     tasks = work.tasks()
     for task in track(tasks, description="timing networks", total=len(tasks)):
         work.pace.measure(task.config)

@@ -10,6 +10,7 @@ from snip.common.checks import checked_whole
 from snip.common.console import remark
 from snip.common.errors import FileError, InputError, listed
 from snip.common.files import write_json
+from snip.common.progress import track
 from snip.data import DATASETS, load
 from snip.data.locate import find
 from snip.experiments.drawing import save_figure
@@ -78,9 +79,14 @@ class Reproduction:
         """Whether a row can be run with the data that is here, or that may be fetched."""
         return row in self._here
 
-    def look(self) -> None:
-        """Read the results of all finished runs that were not read before."""
-        for row in self._here:
+    def look(self, *, shown: bool = False) -> None:
+        """Read the results of all finished runs that were not read before; `shown` by a bar.
+
+        Some rows must score a network before they know their runs, which takes seconds.
+        """
+        total = len(self._here)
+        bar = track(self._here, description="looking at runs", total=total)
+        for row in bar if shown else self._here:
             for seed in self.seeds(row):
                 name = row.at(seed).folder_name
                 folder = self.request.place.out / name
@@ -134,7 +140,7 @@ class Reproduction:
 
     def run(self) -> Record:
         """Measure, do all runs, and write the record, the tables and the figure."""
-        self.look()
+        self.look(shown=True)
         if self.experiment.measure is not None and not is_current(self.more, MEASURED):
             self._measure()
         if TIMED in self.more and not is_current(self.more, TIMED):
