@@ -102,12 +102,17 @@ def test_run_writes_a_folder_and_the_same_command_finds_it(snip: Snip) -> None:
 
 
 def test_run_refuses_the_folder_of_another_configuration(snip: Snip, finished_run: Path) -> None:
-    before = {path: path.read_bytes() for path in finished_run.iterdir()}
+    before = contents(finished_run)
     code, _, error = snip(*RUN, "--lr", "0.05", "--folder", finished_run)
     assert code == 2
     assert "another configuration" in error
     assert "0.05" in error
-    assert {path: path.read_bytes() for path in finished_run.iterdir()} == before
+    assert contents(finished_run) == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Of all files in it and below: other tests may have logged the same run."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_dry_run_shows_and_writes_nothing(snip: Snip, finished_run: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from cli_fixtures import LENET, RUN, Snip
 
+from snip.cli.flags import rows as flag_rows
 from snip.masks import Masks
 from snip.runs import RunConfig
 
@@ -54,3 +55,26 @@ def test_a_method_that_trains_has_its_own_rate_unless_a_flag_says_so(snip: Snip)
     assert usual.training.lr == 0.02
     _, out, _ = snip(*plan, "--lr", "0.1")
     assert usual.folder_name not in out
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_a_pattern_needs_no_sparsity(snip: Snip) -> None:
+    plan = ["run", *LENET, "--granularity", "2:4", "--dry-run"]
+    half = RunConfig("lenet-300-100", 0.5, granularity="2:4")
+    for more in ([], ["--sparsity", "0.5"]):
+        code, out, _ = snip(*plan, *more)
+        assert code == 0
+        assert half.folder_name in out
+    code, out, _ = snip(*plan, "--sparsity", "0")  # the dense reference is the same for all
+    assert code == 0
+    assert RunConfig("lenet-300-100", 0).folder_name in out
+    code, _, _ = snip("prune", *LENET, "--granularity", "1:4", "--out", "m")
+    assert code == 0
+    assert Masks.load("m").provenance.sparsity_asked == 0.75
+
+
+def test_help_says_the_rate_of_methods_that_train() -> None:
+    shown = flag_rows()["lr"]["shown"]
+    assert shown.startswith("0.1 for sgd; ")
+    assert "0.02 for methods that prune a trained network, on mnist" in shown
+    assert "cifar-10" not in shown

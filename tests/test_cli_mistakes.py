@@ -18,7 +18,12 @@ MISTAKES = {
     "negative sparsity": (["run", *LENET, "--sparsity=-0.1"], "[0, 1)"),
     "NaN": (["run", *LENET, "--sparsity", "nan"], "[0, 1)"),
     "no number": (["run", *LENET, "--sparsity", "many"], "'--sparsity'"),
-    "no sparsity": (["run", *LENET], "--sparsity"),
+    "no sparsity of blocks": (["run", *LENET, "--granularity", "4x4"], "--sparsity is missing"),
+    "a sparsity of another pattern": (
+        ["run", *LENET, "--granularity", "2:4", "--sparsity", "0.9"],
+        "'2:4' removes 0.5",
+    ),
+    "no sparsity": (["run", *LENET], "--sparsity is missing: give the fraction"),
     "command": (["rnu"], "Did you mean 'run'"),
     "flag": (["run", *LENET, "--sparsty", "0.5"], "--sparsity"),
     "model": (["run", "--model", "vgg-e", *HALF], "did you mean"),

@@ -8,9 +8,11 @@ import pytest
 import torch
 from cli_fixtures import Snip
 
+from snip.common.errors import FileError
 from snip.data import load
 from snip.experiments import EXPERIMENTS
 from snip.experiments.budget_arms import ARMS, BASES, Arm, plan
+from snip.experiments.record import Known, row_entry
 from snip.runs import RunConfig, prepare
 from snip.selection.costs import flops
 
@@ -79,3 +81,32 @@ def test_the_command_without_the_other_networks_data(snip: Snip) -> None:
     assert starved["runs"][0]["empty_layers"] == ["conv1.weight"]
     assert starved["runs"][0]["flops_left"] <= 0.25 * reference["runs"][0]["flops_left"]
     assert "19.70%" in out
+    absent = [row for row in record["rows"] if row["config"]["model"] == "alexnet-s"]
+    assert len(absent) == len(ARMS)
+    assert {row["data"] for row in absent} == {"absent"}
+    table = Path("results/budgets-scale-0.001.md").read_text()
+    assert table.count("| alexnet-s | 90 | - | - | 0 of 1 | - | - | - | cifar-10 is not here") == 6
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_runs_of_a_network_whose_data_is_gone_stay_in_the_record(tmp_path: Path) -> None:
+    row = next(row for row in EXPERIMENTS["budgets"].rows() if row.config.model == "alexnet-s")
+    run = {"run": "alexnet-s_some", "seed": 0, "test_error": 0.2, "best_test_error": 0.1}
+    config = row.config.to_dict()
+    before = {"rows": [{"label": row.label, "config": config, "runs": [run]}]}
+    known = Known.of_record(before)
+    known.absent |= {"cifar-10"}
+    entry = row_entry(row, range(3), known)
+    assert entry["runs"] == [run]
+    assert (entry["selected"]["mean"], entry["asked"], entry["data"]) == (20.0, 3, "absent")
+    other = replace(row, label="another")
+    assert row_entry(other, range(3), known)["runs"] == []
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_arms_look_for_data_where_the_command_says(tmp_path: Path) -> None:
+    row = next(row for row in EXPERIMENTS["budgets"].rows() if row.config.model == "alexnet-s")
+    place = tmp_path / "mine"
+    place.mkdir()
+    with pytest.raises(FileError, match=f"cifar-10 is not in {place}"):
+        row.with_data(place).at(0)

@@ -4,15 +4,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from record_parts import record_of
 
 from snip.data import load
 from snip.experiments import EXPERIMENTS
 from snip.experiments.class_maps import INVERTED, PLAIN, SPARSITIES, maps_of
 from snip.experiments.drawing import save_figure
-from snip.experiments.maps import class_means, correlation, first_layer, packed, unpacked
+from snip.experiments.maps import class_means, correlation, packed, unpacked
 from snip.experiments.random_labels import keep
-from snip.experiments.record import make_record
+from snip.experiments.record import Known, make_record
 from snip.experiments.tables import table_of, what_was_run, write_tables
+from snip.reports.views import shares
 from snip.runs import RunConfig, RunResult, prepare
 from snip.runs.config import SHUFFLED
 from snip.runs.run import labelled
@@ -25,31 +27,6 @@ PAPERS = {"fig1", "fig2", "fig3", "fig4", "figA1", "figA2", "figB"}
 @pytest.fixture(scope="module")
 def mnist():
     return load("mnist")
-
-
-def entry(config, error):
-    """What a record holds of a run, by hand."""
-    picture = packed(torch.linspace(0, 1, 784))
-    curve = {"iteration": [1, 2], "train_loss": [2.3, 0.1], "train_error": [0.9, 0.1]}
-    return {
-        "run": config.folder_name, "seed": config.seed, "iterations": 10, "seconds": 1.5,
-        "cost": {"first training": {"iterations": 5, "seconds": 0.5}}, "dataset_note": "",
-        "test_error": error, "best_test_error": error / 2, "kept": 10, "map": picture,
-        "correlation": 0.5, "curve": curve,
-    }  # fmt: skip
-
-
-def record_of(name, rows, seeds=2):
-    """A record in which these of the experiment's rows are run."""
-    experiment = EXPERIMENTS[name]
-    runs = {}
-    for number, row in enumerate(rows):
-        for seed in range(seeds):
-            config = row.at(seed)
-            runs[config.folder_name] = entry(config, 0.01 + 0.001 * (number + seed))
-    asked = [(row, range(2)) for row in experiment.rows()]
-    more = {"measured": {"mean": packed(torch.zeros(784))}} if name == "fig3" else {}
-    return make_record(experiment, asked, runs, scale=0.5, command="snip", more=more)
 
 
 def test_every_figure_of_the_paper_is_drawn():
@@ -65,6 +42,15 @@ def test_figures_are_drawn_from_what_is_there(name, tmp_path):
     save_figure(experiment.draw(record), tmp_path / name)
     assert "<svg" in (tmp_path / f"{name}.svg").read_text()
     assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("name", ["fig1", "granularity"])
+def test_errors_over_the_sparsity_have_alike_axes(name):
+    record = record_of(name, EXPERIMENTS[name].rows())
+    for axes in EXPERIMENTS[name].draw(record).axes:
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("sparsity, %", "test error, %")
+        assert len(axes.get_legend().get_texts()) >= 2
+        assert axes.get_title(loc="left")
 
 
 def test_the_same_numbers_give_the_same_files(tmp_path):
@@ -117,15 +103,16 @@ def test_costs_needs_and_differences_in_tables():
 
 def test_a_record_that_was_only_scored_says_so():
     experiment = EXPERIMENTS["fig2"]
-    record = make_record(experiment, [], {}, scale=1, command="snip", more={})
+    record = make_record(experiment, [], Known(), scale=1, command="snip", more={})
     assert what_was_run(record) == "Scored, nothing was trained."
 
 
 def test_maps_go_through_a_record():
     values = torch.arange(784) / 783
     assert unpacked(packed(values)).flatten() == pytest.approx(values.numpy(), abs=0.5 / 255 + 1e-6)
-    masks = {"fc1.weight": torch.tensor([[1, 0, 1], [1, 0, 0]], dtype=torch.bool)}
-    assert first_layer(masks).tolist() == [1.0, 0.0, 0.5]
+    mask = torch.tensor([[1, 0, 1], [1, 0, 0]], dtype=torch.bool)
+    assert shares(mask, (1, 3)).tolist() == [[1.0, 0.0, 0.5]]
+    assert shares(mask, (1, 2)) is None
     one = torch.tensor([1.0, 2.0, 3.0])
     assert correlation(one, one * 5 + 1) == pytest.approx(1)
     assert correlation(one, -one) == pytest.approx(-1)

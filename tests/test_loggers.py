@@ -1,6 +1,7 @@
 """Loggers: each evaluation once, however a run came to its end; read back by TensorBoard itself."""
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from training_parts import CONFIG, StoppedError, chancy_network, stopping_at
 
 from snip.common.errors import FileError
 from snip.data import Dataset, load
-from snip.runs import RunConfig, run
+from snip.runs import RunConfig, RunResult, run
 from snip.training import Metrics, TrainConfig, train
 from snip.training.metrics import read_metrics
 from snip.training.tensorboard import TensorBoard
@@ -30,15 +31,15 @@ def mnist() -> Dataset:
     return load("mnist").subset(2000, 500)
 
 
-def read_back(folder: Path) -> EventAccumulator:
-    events = EventAccumulator(str(folder / "tensorboard"), purge_orphaned_data=False)
+def read_back(folder: Path, inside: str = "tensorboard") -> EventAccumulator:
+    events = EventAccumulator(str(folder / inside), purge_orphaned_data=False)
     events.Reload()
     return events
 
 
-def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
+def points(folder: Path, inside: str = "tensorboard") -> dict[str, list[tuple[int, float]]]:
     """Every point in the files, without TensorBoard's own way of dropping some of them."""
-    events = read_back(folder)
+    events = read_back(folder, inside)
     return {
         tag: [(event.step, float(event.tensor_proto.float_val[0])) for event in events.Tensors(tag)]
         for tag in events.Tags()["tensors"]
@@ -69,6 +70,35 @@ def test_a_run_is_read_back_point_by_point(tmp_path: Path) -> None:
     shown = text.tensor_proto.string_val[0].decode()
     lines = "\n".join(line.removeprefix("    ") for line in shown.split("\n"))
     assert json.loads(lines) == CONFIGURATION.to_dict()
+
+
+def test_every_phase_of_a_method_is_read_back(tmp_path: Path) -> None:
+    train = TrainConfig(lr=0.02, iterations=20, lr_drops=(10,), batch_size=20, eval_every=10)
+    config = RunConfig("lenet-300-100", 0.9, method="lwc", engine="dense", train=train)
+    result = run(config, tmp_path, progress=False, log=["tensorboard"])
+    phases = [path.name for path in (result.folder / "phases").iterdir()]
+    assert len(phases) > 1
+
+    def check() -> None:
+        assert points(result.folder) == expected(result.history())
+        first = RunResult.read(tmp_path / config.trained_first.folder_name).history()
+        logs = result.folder / "tensorboard"
+        folders = {path.name for path in logs.iterdir() if path.is_dir()}
+        assert folders == {"first training", *phases}
+        assert points(logs, "first training") == expected(first)
+        for name in phases:
+            history = read_metrics(result.folder / "phases" / name / "metrics.jsonl")
+            assert points(logs, name) == expected(history)
+
+    check()
+    shutil.rmtree(result.folder / "tensorboard")
+    run(config, tmp_path, progress=False, log=["tensorboard"])  # a finished run is given whole
+    check()
+    # One that was stopped in its last training has its phases behind it.
+    shutil.rmtree(result.folder / "tensorboard")
+    (result.folder / "result.json").unlink()
+    run(config, tmp_path, progress=False, log=["tensorboard"])
+    check()
 
 
 def test_nothing_else_changes(tmp_path: Path) -> None:

@@ -3,13 +3,20 @@
 import csv
 import json
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from cli_fixtures import Snip, files
 
 from snip.cli import main
+from snip.common.source import code_digest
 from snip.experiments import EXPERIMENTS
+from snip.experiments.kinds import scaled
+from snip.experiments.made import origin
+from snip.experiments.maps import packed
 from snip.experiments.reproduce import Reproduction, Request
 from snip.experiments.work import Place
 from snip.runs.folder import RESULT
@@ -129,6 +136,10 @@ def test_runs_whose_folders_are_gone_stay_in_the_record(snip: Snip) -> None:
         ('{"experiment": "fig1", "format": 1, "rows": []}', "of experiment fig1"),
         ('{"experiment": "table1", "format": 1, "rows": [{"runs": 3}]}', "no rows of runs"),
         ('{"experiment": "table1", "format": 1}', "no rows of runs"),
+        (
+            '{"experiment": "table1", "format": 1, "rows": [{"runs": [], "failed": [1]}]}',
+            "no rows of runs",
+        ),
     ],
 )
 @pytest.mark.usefixtures("empty_folder")
@@ -180,6 +191,92 @@ def test_data_that_is_not_here_is_told_and_the_rest_goes_on(snip: Snip) -> None:
     assert folder.name.startswith("lstm-s_mnist_snip-0.95_redraw_4it")
     found = json.loads(Path("results/table2-scale-5e-05.json").read_text())
     assert found["done"] == 1
+    absent = [row["config"]["dataset"] for row in found["rows"] if row["data"] == "absent"]
+    assert absent == ["cifar-10"] * 16
+    assert Path("results/table2-scale-5e-05.md").read_text().count("cifar-10 is not here") == 16
+
+
+@pytest.mark.usefixtures("copied")
+def test_a_run_that_fails_is_in_the_record_until_it_succeeds(snip: Snip) -> None:
+    config = next(r for r in EXPERIMENTS["table1"].rows() if r.label == "SNIP").at(2)
+    config = scaled(config, 0.0002)
+    strange = Path("runs", config.folder_name, "strange.txt").absolute()
+    strange.parent.mkdir()
+    strange.write_text("not a run")
+    out = ["--out", str(strange.parents[1])]
+    only = ["--only", "snip-0.95"]
+    command = ["reproduce", "table1", *TRIAL, *only, "--seeds", "3", *out]
+    code, shown, error = snip(*command)
+    assert code == 1
+    assert f"{strange.parent} exists and is no run folder" in error
+    (row,) = (row for row in record()["rows"] if row["failed"])
+    assert [run["seed"] for run in row["runs"]] == [0, 1]
+    (failed,) = row["failed"]
+    assert (failed["run"], failed["seed"]) == (config.folder_name, 2)
+    assert failed["error"].startswith(f"{config.folder_name} exists and is no run folder")
+    assert record()["failed"] == 1
+    assert "missing" in shown
+    markdown = Path(f"results/{NAME}.md").read_text()
+    assert "1 runs failed" in markdown
+    assert f"seed 2 failed: {config.folder_name} exists" in markdown
+    assert "seed 2 failed" in Path(f"results/{NAME}.csv").read_text()
+    strange.unlink()
+    code, shown, _ = snip(*command)
+    assert code == 0
+    assert "missing" not in shown
+    assert (record()["failed"], [r["failed"] for r in record()["rows"] if r["failed"]]) == (0, [])
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_what_was_measured_by_other_code_is_measured_again(snip: Snip) -> None:
+    experiment = replace(EXPERIMENTS["fig3"], rows=tuple)
+    path = Path("results/fig3.json")
+
+    def measured_after(change: Callable[[dict], object]) -> dict:
+        if path.exists():
+            known = json.loads(path.read_text())
+            change(known)
+            path.write_text(json.dumps(known))
+        return Reproduction(experiment, Request(Place(Path("runs")), Path("results"))).run()
+
+    first = measured_after(len)
+    assert first["made"]["measured"]["code"] == code_digest()
+    other = packed(torch.zeros(28, 28))
+    kept = measured_after(lambda known: known["measured"].update(mean=other))
+    assert kept["measured"]["mean"] == other  # by the same code: nothing is done again
+    anew = measured_after(lambda known: known["made"]["measured"].update(code="older"))
+    assert anew["measured"] == first["measured"]
+    text = Path("results/fig3.md").read_text()
+    assert f"Measures are {origin(anew, 'measured')}." in text
+
+
+def test_times_say_of_which_commit_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    experiment = replace(EXPERIMENTS["granularity"], rows=tuple)
+    request = Request(Place(tmp_path / "runs"), tmp_path)
+    made = {"commit": "abc1234", "code": "older", "date": "2026-11-01T10:00:00+00:00"}
+    for more, said in (
+        ({"made": {"timing": made}}, "of 2026-11-01, commit abc1234"),
+        ({}, "of an older version that noted no commit"),
+    ):
+        work = Reproduction(experiment, request)
+        work.more = {"timing": {}, **more}
+        work.run()
+        assert f"the times of granularity are {said}, and the code has changed since" in (
+            capsys.readouterr().err
+        )
+        assert f"Times are {said}." in (tmp_path / "granularity.md").read_text()
+    installed = {"made": {"timing": {**made, "commit": "", "versions": {"snip": "1.2"}}}}
+    assert origin(installed, "timing") == "of 2026-11-01, version 1.2"
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_a_dry_run_says_which_rows_have_no_data(snip: Snip) -> None:
+    code, out, _ = snip("reproduce", "tableC", "--dry-run")
+    assert code == 0
+    lines = [line for line in out.splitlines() if "150,000" in line]
+    assert len(lines) == 10
+    assert all("no data" in line for line in lines)
+    assert "0 runs to do" in out
 
 
 @pytest.mark.usefixtures("empty_folder")
@@ -203,7 +300,10 @@ def test_a_damaged_run_is_told_and_the_others_are_shown(snip: Snip) -> None:
 
 
 @pytest.mark.usefixtures("empty_folder")
-def test_all_takes_the_experiments_that_have_such_rows(snip: Snip) -> None:
+def test_all_takes_the_experiments_that_have_such_rows(
+    snip: Snip, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SNIP_CACHE", str(tmp_path_factory.mktemp("cache")))
     flags = ["--only", "gru-b", "--dry-run", "--seeds", "1", "--scale", "0.0001"]
     code, out, _ = snip("reproduce", "all", *flags)
     assert code == 0

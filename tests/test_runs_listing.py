@@ -1,17 +1,13 @@
-"""`snip runs`: the list with states, comparing, removing, and how long runs take."""
+"""`snip runs`: the list with states, comparing, removing."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cli_fixtures import Snip
 
-from snip.runs import RunConfig, RunResult
 from snip.runs.folder import CONFIG, METRICS, RESULT
 from snip.runs.listing import RUNNING, listed, run_folders
-from snip.runs.pace import PHASES, Pace
-from snip.training import TrainConfig
 from snip.training.lock import is_held, locked
 
 OUT = ["--out", "runs"]
@@ -131,32 +127,3 @@ def test_removing_asks_refuses_a_running_one_and_takes_the_whole_folder(
     assert "removed" in out
     assert [path.name for path in run_folders(three)] == ["finished", "new"]
     assert not (three / "stopped").exists()
-
-
-def test_how_long_runs_take_by_hand(finished_run: Path) -> None:
-    result = RunResult.read(finished_run)
-    known = replace(result, seconds=6.0)  # 0.1 s for each of 60 steps
-    slow = replace(known, config=replace(known.config, sparsity=0.5), seconds=30.0)
-    pace = Pace()
-    config = RunConfig("lenet-300-100", 0.9, train=TrainConfig(iterations=200, lr_drops=()))
-    assert pace.seconds(config) is None
-    pace.learn([slow, known])
-    assert pace.seconds(config) == pytest.approx(20)  # as the run of the nearest sparsity
-    assert pace.seconds(replace(config, sparsity=0.6)) == pytest.approx(100)
-    dense = replace(config, sparsity=0)
-    assert pace.seconds(dense) is None
-    pace.measured["lenet-300-100", "mnist"] = 0.01
-    assert pace.seconds(dense) == pytest.approx(2)
-    rival = replace(config, method="lwc")
-    assert pace.seconds(rival) == pytest.approx(2 * PHASES)
-    phases = {"first training": {"iterations": 60, "seconds": 100.0},
-              "round-1": {"iterations": 30, "seconds": 54.0}}  # fmt: skip
-    pace.learn([replace(known, config=replace(rival, train=known.config.train), cost=phases)])
-    assert pace.seconds(rival) == pytest.approx(200)  # without the first, which others share
-
-
-def test_the_pace_of_a_folder(three: Path) -> None:
-    config = listed(three / "finished").config
-    found = Pace.of_folder(three)
-    assert [one for one, _ in found.known] == [config]
-    assert Pace.of_folder(three / "nowhere").known == []

@@ -13,6 +13,7 @@ from snip.cli.options import PAPER, SHORT
 from snip.common.checks import checked_whole
 from snip.common.errors import InputError, nearest
 from snip.runs import RunConfig
+from snip.selection.granularity import NofM, checked_granularity
 from snip.training import TrainConfig, epoch_iterations, shortened
 
 TENTH = 10  # the short schedule is this much shorter than the paper's
@@ -31,6 +32,8 @@ def run_config(
         given["lr_drops"] = parsed_drops(given["lr_drops"])
     if "floor" in given:
         given["floor"] = parsed_floor(given["floor"])
+    if "sparsity" not in given:
+        given["sparsity"] = _own_sparsity(given.get("granularity", "element"))
     run = {name: value for name, value in given.items() if name in RUN_FIELDS}
     plain = RunConfig(**run)
     changes = {name: value for name, value in given.items() if name in TRAIN_FIELDS}
@@ -44,6 +47,17 @@ def run_config(
         schedule = SHORT
     train = scheduled(train, schedule, changes.get("iterations"))
     return RunConfig(**run, train=dataclasses.replace(train, **changes))
+
+
+def _own_sparsity(name: str) -> float:
+    """The sparsity that a granularity such as 2:4 has by itself; others must be given one."""
+    granularity = checked_granularity(name)
+    if not isinstance(granularity, NofM):
+        raise InputError(
+            "--sparsity is missing: give the fraction of the connections to remove, such as 0.95, "
+            "or 0 for the dense network."
+        )
+    return granularity.sparsity
 
 
 def _iterations(epochs: int, dataset: str, train: TrainConfig, changes: dict[str, Any]) -> int:

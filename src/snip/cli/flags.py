@@ -26,6 +26,7 @@ from snip.scoring.settings import REDUCTIONS
 from snip.selection.budgets import SCOPES
 from snip.selection.granularity import GRANULARITIES
 from snip.training import OPTIMIZERS, SCHEDULES, TrainConfig
+from snip.training.schedule import first_training
 
 METAVARS: dict[type, str] = {str: "NAME", int: "N", float: "X", bool: ""}
 
@@ -45,12 +46,26 @@ def _by_optimizer(field: str) -> str:
     return "; ".join(f"{given[field]:g} for {name}" for name, given in OPTIMIZERS.items())
 
 
+def _of_first_trainings() -> str:
+    """What help says of the rate of methods that prune a trained network, where it is another."""
+    rates = {name: first_training(name).lr for name in SCHEDULES}
+    other = {name: rate for name, rate in rates.items() if rate != SCHEDULES[name].lr}
+    names = {rate: ", ".join(n for n in other if other[n] == rate) for rate in other.values()}
+    return "; ".join(
+        f"{rate:g} for methods that prune a trained network, on {known}"
+        for rate, known in names.items()
+    )
+
+
 RUN_FLAGS: dict[str, Flag] = {
     "model": Flag(
         "A network of `snip models`, or your own as package.module:function.",
         suggested=tuple(MODELS),
     ),
-    "sparsity": Flag("Fraction of the connections removed, such as 0.95; 0 is the dense network."),
+    "sparsity": Flag(
+        "Fraction of the connections removed, such as 0.95; 0 is the dense network.",
+        open="none; of a granularity such as 2:4 its own",
+    ),
     "dataset": Flag("A data set of `snip data`.", open="the network's first", choices=(*IMAGES,)),
     "seed": Flag("Of the weights, the scoring batch and the order of the data."),
     "method": Flag("How connections are chosen.", choices=(*METHODS,)),
@@ -108,7 +123,9 @@ RUN_FLAGS: dict[str, Flag] = {
 }
 TRAIN_FLAGS: dict[str, Flag] = {
     "optimizer": Flag("The rule of a step.", choices=(*OPTIMIZERS,)),
-    "lr": Flag("Learning rate at the start.", open=_by_optimizer("lr")),
+    "lr": Flag(
+        "Learning rate at the start.", open=f"{_by_optimizer('lr')}; {_of_first_trainings()}"
+    ),
     "momentum": Flag("Of SGD."),
     "weight_decay": Flag("L2 penalty; AdamW's decay.", open=_by_optimizer("weight_decay")),
     "batch_size": Flag("Images per step."),

@@ -15,7 +15,7 @@ from snip.common.console import remark
 from snip.common.errors import InputError
 from snip.runs import RunConfig, resolve_model
 from snip.runs.folder import NEW, read_config, state_of
-from snip.runs.pace import step_seconds
+from snip.runs.step_time import step_seconds
 
 # Epochs that are offered, the most that fit into PATIENCE; without a terminal it is the first.
 OFFERED = (10, 3, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 import reprlib
 import warnings
 from collections.abc import Iterable, Sequence
@@ -116,6 +117,14 @@ def nearest(kind: str, name: str, known: Iterable[str]) -> InputError:
 def first_line(error: Exception) -> str:
     """What an error says, without the rest of a long message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a message, for a table: files by their names, without their folders."""
+    # Of "cannot read /home/me/runs/a.json (damaged): ..." the folders say who did it where.
+    plain = re.sub(r"(?:[A-Za-z]:)?(?:[\w.~-]*[/\\])+(?=[\w.-])", "", text.strip())
+    lines = plain.splitlines() or [""]
+    return re.split(r"(?<=[.!?])\s", lines[0], maxsplit=1)[0]
 
 
 def _letters(name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 from snip.common.figures import percent
 from snip.common.files import read_json
@@ -26,16 +27,21 @@ class ArmRow(Row):
     """A row whose sparsity is found for each seed. `config` is the parameter budget at share 1."""
 
     arm: Arm = ARMS[0]
+    data_dir: Path | None = None
 
     def at(self, seed: int) -> RunConfig:
         """The run of one seed."""
-        return planned(replace(self.config, seed=seed))[self.arm]
+        return planned(replace(self.config, seed=seed), self.data_dir)[self.arm]
+
+    def with_data(self, data_dir: Path | None) -> ArmRow:
+        """The row where data is looked for in this folder."""
+        return replace(self, data_dir=data_dir)
 
 
 @cache
-def planned(config: RunConfig) -> dict[Arm, RunConfig]:
+def planned(config: RunConfig, data_dir: Path | None = None) -> dict[Arm, RunConfig]:
     """The arms of one seed, scored once."""
-    return plan(config, load(config.dataset))
+    return plan(config, load(config.dataset, data_dir=data_dir))
 
 
 def rows() -> list[Row]:
@@ -68,13 +74,13 @@ def _step(row: Record, record: Record) -> str:
     return "-" if times is None else f"{times['step_ms'][row['label']]:.2f}"
 
 
-def time_all(seconds: float) -> Record:
+def time_all(data_dir: Path | None, seconds: float) -> Record:
     """The time of a training step of every arm of seed 0, and of the dense network."""
     found = {}
     for base in BASES:
         dense = replace(base, sparsity=0, engine=DENSE)
-        arms = {arm.name: config for arm, config in planned(base).items()}
-        found[base.model] = timing(dense, arms, seconds, inference=False)
+        arms = {arm.name: config for arm, config in planned(base, data_dir).items()}
+        found[base.model] = timing(dense, arms, seconds, data_dir, inference=False)
     return found
 
 

@@ -43,6 +43,14 @@ def plain_axes(axes: Any, title: str = "") -> None:
     axes.set_title(title, fontsize=10, loc="left", color=INK)
 
 
+def error_axes(axes: Any, title: str) -> None:
+    """Test error over the sparsity, with a legend of the lines that are there by now."""
+    plain_axes(axes, title)
+    axes.set_xlabel("sparsity, %", fontsize=9)
+    axes.set_ylabel("test error, %", fontsize=9)
+    axes.legend(fontsize=8, frameon=False)
+
+
 def save_figure(figure: Figure, stem: Path) -> None:
     """Write NAME.svg and NAME.png."""
     for kind in ("svg", "png"):

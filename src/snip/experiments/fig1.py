@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from snip.experiments.drawing import COLOURS, PAPER_GREY, finish, new_figure, plain_axes
+from snip.experiments.drawing import COLOURS, PAPER_GREY, error_axes, finish, new_figure
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.table1 import CONV, CONV_TRAIN, SMALL
 from snip.runs import RunConfig
@@ -48,12 +48,9 @@ def draw(record: Record) -> Figure:
         if known:
             x_paper, y_paper = zip(*known, strict=True)
             axes.plot(x_paper, y_paper, "D", color=PAPER_GREY, markersize=5, label="the paper")
-        plain_axes(axes, model)
+        error_axes(axes, model)
         axes.set_ylim(bottom=0)
         axes.set_xlim(-3, 100)
-        axes.set_xlabel("sparsity, %", fontsize=9)
-        axes.set_ylabel("test error, %", fontsize=9)
-        axes.legend(fontsize=8, frameon=False)
     return finish(figure, record, "Bands: one standard deviation over the seeds.")
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import nn
 
-from snip.experiments.drawing import COLOURS, MARKERS, finish, new_figure, plain_axes
+from snip.experiments.drawing import COLOURS, MARKERS, error_axes, finish, new_figure
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.table1 import CONV
 from snip.experiments.times import DENSE, timing
@@ -79,12 +80,13 @@ def _label(config: RunConfig) -> str:
     return f"{config.granularity} {100 * config.sparsity:g}%" if config.sparsity else DENSE
 
 
-def time_all(seconds: float) -> Record:
+def time_all(data_dir: Path | None, seconds: float) -> Record:
     """Times of all networks of one seed."""
     found = {}
     for case in CASES:
         dense, *pruned = _configs(case)
-        found[case.model] = timing(dense, {_label(one): one for one in pruned}, seconds)
+        labelled = {_label(one): one for one in pruned}
+        found[case.model] = timing(dense, labelled, seconds, data_dir)
     return found
 
 
@@ -117,10 +119,7 @@ def draw(record: Record) -> Figure:
         for row in found:
             if row["label"] == DENSE:
                 axes.axhline(row["selected"]["mean"], color=COLOURS[-1], linewidth=0.8, label=DENSE)
-        plain_axes(axes, case.model.rpartition(":")[2])
-        axes.set_xlabel("sparsity, %", fontsize=9)
-        axes.set_ylabel("test error, %", fontsize=9)
-        axes.legend(fontsize=8, frameon=False)
+        error_axes(axes, case.model.rpartition(":")[2])
     return finish(figure, record, "Bars: one standard deviation over the seeds.")
 
 

@@ -33,6 +33,10 @@ class Row:
         """The run of one seed."""
         return replace(self.config, seed=seed)
 
+    def with_data(self, data_dir: Path | None) -> Row:
+        """The row where data is looked for in this folder; most need no data to know their runs."""
+        return self
+
 
 def nothing_more(_result: RunResult) -> Record:
     """For experiments that need no more of a run than its numbers."""
@@ -47,7 +51,8 @@ class Experiment:
     and the whole of it to a cell. `keep` is what the record holds of each run beside its numbers,
     for `draw`.
     `measure(data_dir, scale)` is for what needs no training; its outcome is `record["measured"]`.
-    `time(seconds)` times networks on a quiet machine, about so long each: `record["timing"]`.
+    `time(data_dir, seconds)` times networks on a quiet machine, about so long each:
+    `record["timing"]`.
     """
 
     name: str
@@ -59,7 +64,7 @@ class Experiment:
     keep: Callable[[RunResult], Record] = nothing_more
     draw: Callable[[Record], Figure] | None = None
     measure: Callable[[Path | None, float], Record] | None = None
-    time: Callable[[float], Record] | None = None
+    time: Callable[[Path | None, float], Record] | None = None
     measured_table: Callable[[Record], tuple[list[str], list[list[str]]]] | None = None
 
 

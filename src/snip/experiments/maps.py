@@ -10,20 +10,19 @@ import torch
 
 from snip.data import load
 from snip.masks import Masks
+from snip.reports.views import shares
 from snip.runs import RunResult
 from snip.training.journal import MASKS
 
 SIDE = 28
 
 
-def first_layer(masks: Masks | dict[str, torch.Tensor]) -> torch.Tensor:
-    """The share of the first layer's outputs that each pixel is connected to, [pixels]."""
-    return next(iter(masks.values())).float().mean(0)
-
-
 def map_of(result: RunResult) -> torch.Tensor:
-    """The map of a finished run."""
-    return first_layer(Masks.load(result.folder / MASKS))
+    """Where the first layer of a finished run looks: a share of its outputs for every pixel."""
+    first = next(iter(Masks.load(result.folder / MASKS).values()))
+    found = shares(first, (1, SIDE, SIDE))
+    assert found is not None  # maps are made of networks whose first layer reads whole images
+    return found
 
 
 def packed(values: torch.Tensor) -> str:

@@ -7,17 +7,18 @@ where the folders are not, and keeps those of runs whose folders are gone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-from snip.common.errors import FileError
+from snip.common.errors import FileError, first_sentence
 from snip.common.files import damaged, read_json
 from snip.common.places import exists
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.summary import summary
 from snip.masks import versions
-from snip.runs import RunResult
+from snip.runs import RunConfig, RunResult
 from snip.runs.result import environment
 
 FORMAT = 1
@@ -49,8 +50,8 @@ def read_record(path: Path, name: str) -> Record:
     rows = record.get("rows")
     whole = isinstance(rows, list) and all(
         isinstance(row, dict)
-        and isinstance(row.get("runs"), list)
-        and all(isinstance(run, dict) and {"run", "seed"} <= run.keys() for run in row["runs"])
+        and _holds(row.get("runs"), "run", "seed")
+        and _holds(row.get("failed", []), "run", "seed", "error")
         for row in rows
     )
     if not whole:
@@ -58,9 +59,45 @@ def read_record(path: Path, name: str) -> Record:
     return record
 
 
-def known_runs(record: Record) -> dict[str, Record]:
-    """The runs of a record by the names of their folders."""
-    return {run["run"]: run for row in record["rows"] for run in row["runs"]}
+def _holds(entries: object, *names: str) -> bool:
+    """Whether this is a list of entries that have these fields."""
+    return isinstance(entries, list) and all(
+        isinstance(entry, dict) and {*names} <= entry.keys() for entry in entries
+    )
+
+
+@dataclass
+class Known:
+    """What is known of an experiment's runs; all but `absent` by the names of their folders."""
+
+    runs: dict[str, Record] = field(default_factory=dict)
+    failed: dict[str, Record] = field(default_factory=dict)  # with the seed and the error
+    rows: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # of an earlier record
+    absent: frozenset[str] = frozenset()  # data sets that are not here
+
+    def fail(self, config: RunConfig, error: str) -> None:
+        """Note that a run came to nothing."""
+        name = config.folder_name
+        self.failed[name] = {"run": name, "seed": config.seed, "error": first_sentence(error)}
+
+    @classmethod
+    def of_record(cls, record: Record) -> Known:
+        """What an earlier record knows."""
+        known = cls()
+        for row in record["rows"]:
+            entries = row["runs"]
+            known.runs |= {run["run"]: run for run in entries}
+            failed = row.get("failed", [])
+            known.failed |= {one["run"]: one for one in failed}
+            if "config" in row:
+                names = [one["run"] for one in [*entries, *failed]]
+                known.rows[_place(row["label"], row["config"])] = names
+        return known
+
+
+def _place(label: str, config: Record) -> tuple[str, str]:
+    """What tells a row from others where its runs cannot be named."""
+    return label, f"{config['model']} {config['dataset']} {config['sparsity']}"
 
 
 def run_entry(experiment: Experiment, result: RunResult) -> Record:
@@ -74,15 +111,12 @@ def run_entry(experiment: Experiment, result: RunResult) -> Record:
     return entry | {name: getattr(result, name) for name in COPIED} | experiment.keep(result)
 
 
-def row_entry(row: Row, seeds: Sequence[int], runs: dict[str, Record]) -> Record:
+def row_entry(row: Row, seeds: Sequence[int], known: Known) -> Record:
     """One row: its configuration, its runs of all seeds that are known, and their summary."""
-    known = sorted({*seeds, *(run["seed"] for run in runs.values())})
-    try:
-        names = [row.at(seed).folder_name for seed in known]
-    except FileError:  # a row may have to look at its data first, which is not here
-        names = []
-    found = [runs[name] for name in names if name in runs]
     config = {name: value for name, value in row.config.to_dict().items() if name != "seed"}
+    names = _run_names(row, seeds, config, known)
+    found = [known.runs[name] for name in names if name in known.runs]
+    tried = [name for name in names if name in known.failed and name not in known.runs]
     entry = {
         "label": row.label,
         "paper": row.paper,
@@ -91,6 +125,8 @@ def row_entry(row: Row, seeds: Sequence[int], runs: dict[str, Record]) -> Record
         "config": config,
         "asked": len({*seeds, *(run["seed"] for run in found)}),
         "runs": found,
+        "failed": [known.failed[name] for name in tried],
+        "data": "absent" if row.config.dataset in known.absent else "here",
     }
     for rule, name in (("selected", "test_error"), ("best", "best_test_error")):
         errors = [run[name] for run in found]
@@ -98,10 +134,19 @@ def row_entry(row: Row, seeds: Sequence[int], runs: dict[str, Record]) -> Record
     return entry
 
 
+def _run_names(row: Row, seeds: Sequence[int], config: Record, known: Known) -> list[str]:
+    """The folders of a row's runs, for all seeds that are asked for or known."""
+    wanted = sorted({*seeds, *(run["seed"] for run in known.runs.values())})
+    try:
+        return [row.at(seed).folder_name for seed in wanted]
+    except FileError:  # a row may have to look at its data first, which is not here
+        return known.rows.get(_place(row.label, config), [])
+
+
 def make_record(
     experiment: Experiment,
     rows: Sequence[tuple[Row, Sequence[int]]],
-    runs: dict[str, Record],
+    known: Known,
     *,
     scale: float,
     command: str,
@@ -111,7 +156,7 @@ def make_record(
 
     `more` is what was measured beside the runs.
     """
-    entries = [row_entry(row, seeds, runs) for row, seeds in rows]
+    entries = [row_entry(row, seeds, known) for row, seeds in rows]
     record = {
         "format": FORMAT,
         "experiment": experiment.name,
@@ -125,6 +170,7 @@ def make_record(
         "rows": entries,
         "done": sum(len(entry["runs"]) for entry in entries),
         "asked": sum(entry["asked"] for entry in entries),
+        "failed": sum(len(entry["failed"]) for entry in entries),
         "seconds": sum(_seconds(run) for entry in entries for run in entry["runs"]),
         "versions": versions(),
         **environment(torch.device("cpu")),

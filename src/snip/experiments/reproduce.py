@@ -10,16 +10,18 @@ from snip.common.checks import checked_whole
 from snip.common.console import remark
 from snip.common.errors import FileError, InputError, listed
 from snip.common.files import write_json
+from snip.common.progress import track
 from snip.data import DATASETS, load
 from snip.data.locate import find
 from snip.experiments.drawing import save_figure
 from snip.experiments.kinds import Experiment, Record, Row, checked_scale, scaled
+from snip.experiments.made import MADE, MEASURED, TIMED, is_current, made_now, origin
 from snip.experiments.pool import Pool, Task
 from snip.experiments.progress import Progress
-from snip.experiments.record import file_name, known_runs, make_record, read_record, run_entry
+from snip.experiments.record import Known, file_name, make_record, read_record, run_entry
 from snip.experiments.tables import write_tables
-from snip.experiments.work import DONE, Outcome, Place
-from snip.runs import RunResult
+from snip.experiments.work import DONE, FULL, Outcome, Place
+from snip.runs import RunConfig, RunResult
 from snip.runs.folder import FINISHED, state_of
 from snip.runs.in_phases import method_of
 from snip.runs.pace import Pace
@@ -44,23 +46,23 @@ class Request:
             checked_whole("seeds", self.seeds, least=1)
 
 
-MEASURED = ("measured", "timing")  # parts of a record beside its runs
-
-
 class Reproduction:
     """An experiment under way: what is known of it, and what is still to be done."""
 
     def __init__(self, experiment: Experiment, request: Request) -> None:
         self.experiment, self.request = experiment, request
         rows = experiment.rows()
-        self.rows = [replace(row, config=scaled(row.config, request.scale)) for row in rows]
+        self.rows = [
+            replace(row, config=scaled(row.config, request.scale)).with_data(request.place.data_dir)
+            for row in rows
+        ]
         self.chosen = _chosen(self.rows, request.only, experiment.name)
         self.stem = request.results / file_name(experiment, request.scale)
         before = read_record(self.path, experiment.name)
-        self.runs = known_runs(before)
-        self.more = {name: before[name] for name in MEASURED if name in before}
+        self.known = Known.of_record(before)
+        self.more = {name: before[name] for name in (MEASURED, TIMED, MADE) if name in before}
         self.failures: list[str] = []
-        self._here = self._with_data()
+        self._here = self._rows_with_data()
         self.pace = Pace.of_folder(request.place.out)
         self._read: set[str] = set()
 
@@ -73,9 +75,18 @@ class Reproduction:
         """The seeds of a row: as many as asked for, or as the row or the experiment has."""
         return range(self.request.seeds or row.seeds or self.experiment.seeds)
 
-    def look(self) -> None:
-        """Read the results of all finished runs that were not read before."""
-        for row in self._here:
+    def has_data(self, row: Row) -> bool:
+        """Whether a row can be run with the data that is here, or that may be fetched."""
+        return row in self._here
+
+    def look(self, *, shown: bool = False) -> None:
+        """Read the results of all finished runs that were not read before; `shown` by a bar.
+
+        Some rows must score a network before they know their runs, which takes seconds.
+        """
+        total = len(self._here)
+        bar = track(self._here, description="looking at runs", total=total)
+        for row in bar if shown else self._here:
             for seed in self.seeds(row):
                 name = row.at(seed).folder_name
                 folder = self.request.place.out / name
@@ -84,15 +95,15 @@ class Reproduction:
                 self._read.add(name)
                 try:
                     result = RunResult.read(folder)
-                    self.runs[name] = run_entry(self.experiment, result)
+                    self.known.runs[name] = run_entry(self.experiment, result)
                     self.pace.learn([result])
                 except InputError as error:  # a damaged folder: the others are read
-                    self._fail(f"{row.label}, seed {seed}: {error}")
+                    self._fail_run(row.label, row.at(seed), str(error))
 
     def tasks(self) -> list[Task]:
         """The runs to do, seed by seed, each after the first training that it needs."""
         tasks: dict[str, Task] = {}
-        rows = [row for row in self.chosen if row in self._here]
+        rows = [row for row in self.chosen if self.has_data(row)]
         pairs = [(seed, row) for row in rows for seed in self.seeds(row)]
         for seed, row in sorted(pairs, key=lambda pair: pair[0]):
             config, first = row.at(seed), None
@@ -114,7 +125,7 @@ class Reproduction:
         return make_record(
             self.experiment,
             [(row, self.seeds(row)) for row in self.rows],
-            self.runs,
+            self.known,
             scale=self.request.scale,
             command=self.request.command,
             more=self.more,
@@ -129,9 +140,14 @@ class Reproduction:
 
     def run(self) -> Record:
         """Measure, do all runs, and write the record, the tables and the figure."""
-        self.look()
-        if self.experiment.measure is not None and "measured" not in self.more:
+        self.look(shown=True)
+        if self.experiment.measure is not None and not is_current(self.more, MEASURED):
             self._measure()
+        if TIMED in self.more and not is_current(self.more, TIMED):
+            remark(
+                f"note: the times of {self.experiment.name} are {origin(self.more, TIMED)}, and "
+                "the code has changed since: --time measures them again."
+            )
         tasks = self.tasks()
         if tasks:
             pool = Pool(tasks, self.request.jobs, self.request.place, self._take)
@@ -145,14 +161,14 @@ class Reproduction:
             raise InputError(
                 f"{self.experiment.name} has nothing to time: --time is for granularity, budgets."
             )
-        self.more["timing"] = self.experiment.time(seconds)
+        self._note(TIMED, self.experiment.time(self.request.place.data_dir, seconds))
         return self.finish()
 
     def finish(self) -> Record:
         """Write the record, the tables and the figure."""
         record = self.update()
         write_tables(self.experiment, record, self.stem)
-        if self.experiment.draw is not None and (record["done"] or "measured" in record):
+        if self.experiment.draw is not None and (record["done"] or MEASURED in record):
             save_figure(self.experiment.draw(record), self.stem)
         return record
 
@@ -160,16 +176,21 @@ class Reproduction:
         assert self.experiment.measure is not None
         try:
             found = self.experiment.measure(self.request.place.data_dir, self.request.scale)
-            self.more["measured"] = found
+            self._note(MEASURED, found)
         except FileError as error:
             self._fail(f"{self.experiment.name}: {error}")
 
-    def _with_data(self) -> list[Row]:
+    def _note(self, part: str, found: Record) -> None:
+        """Take what was measured into the record, with the code that it was measured by."""
+        self.more = {**self.more, part: found, MADE: {**self.more.get(MADE, {}), part: made_now()}}
+
+    def _rows_with_data(self) -> list[Row]:
         """The rows whose data is here, or may be fetched; of the others it is said what to do."""
         place, rows = self.request.place, self.rows
         for name in sorted({row.config.dataset for row in rows}):
             if place.download or find(DATASETS[name], place.data_dir) is not None:
                 continue
+            self.known.absent |= {name}
             rows = [row for row in rows if row.config.dataset != name]
             count = sum(row.config.dataset == name for row in self.chosen)
             try:
@@ -180,10 +201,14 @@ class Reproduction:
         return rows
 
     def _take(self, task: Task, outcome: Outcome) -> None:
-        if outcome.kind == DONE:
+        if outcome.kind != DONE:
+            self._fail_run(task.label, task.config, outcome.sentence)
+        if outcome.kind != FULL:  # a full disk takes no record either
             self.update()
-        else:
-            self._fail(f"{task.label}, seed {task.config.seed}: {outcome.sentence}")
+
+    def _fail_run(self, label: str, config: RunConfig, sentence: str) -> None:
+        self.known.fail(config, sentence)
+        self._fail(f"{label}, seed {config.seed}: {sentence}")
 
     def _fail(self, sentence: str) -> None:
         self.failures.append(sentence)

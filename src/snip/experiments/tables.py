@@ -11,6 +11,7 @@ from snip.common.console import say, show_table
 from snip.common.figures import percent
 from snip.common.files import write_text
 from snip.experiments.kinds import Experiment, Record
+from snip.experiments.made import MEASURED, TIMED, origin
 from snip.experiments.summary import LEGEND, shown
 
 Table = tuple[list[str], list[list[str]]]
@@ -18,20 +19,42 @@ CSV_FIELDS = ("label", "model", "dataset", "method", "sparsity", "paper", "asked
 
 
 def table_of(experiment: Experiment, record: Record) -> Table:
-    """Heading and rows: ours beside the paper's. A row without a finished run is left out."""
+    """Heading and rows: ours beside the paper's.
+
+    A row that was not run yet is left out, unless there is a reason: a run failed, or its data is
+    not here.
+    """
     paper = any(row["paper"] for row in record["rows"])
+    told = any(state_of(row) for row in record["rows"])
     heading = ["", "network", "sparsity %", *(["paper %"] if paper else [])]
     heading += ["selected %", "best %", "seeds", *(name for name, _ in experiment.columns)]
+    heading += ["missing"] if told else []
     rows = []
-    for row in record["rows"]:
-        if not row["runs"]:
-            continue
+    for row in _told_rows(record):
         config = row["config"]
         cells = [row["label"], config["model"], _sparsity(config["sparsity"])]
         cells += [_paper(row)] if paper else []
         cells += [shown(row["selected"]), shown(row["best"]), _seeds(row)]
-        rows.append(cells + [cell(row, record) for _, cell in experiment.columns])
+        cells += _more_cells(experiment, row, record)
+        rows.append(cells + ([state_of(row)] if told else []))
     return heading, rows
+
+
+def state_of(row: Record) -> str:
+    """Why runs of a row are missing; empty if none is, or if they were not tried."""
+    said = [f"seed {one['seed']} failed: {one['error']}" for one in row.get("failed", [])]
+    if row.get("data") == "absent":
+        said.insert(0, f"{row['config']['dataset']} is not here (snip data)")
+    return " ".join(said)
+
+
+def _told_rows(record: Record) -> list[Record]:
+    return [row for row in record["rows"] if row["runs"] or state_of(row)]
+
+
+def _more_cells(experiment: Experiment, row: Record, record: Record) -> list[str]:
+    """The cells of the experiment's own columns, which are about finished runs."""
+    return [cell(row, record) if row["runs"] else "-" for _, cell in experiment.columns]
 
 
 def captions(record: Record) -> list[str]:
@@ -40,6 +63,8 @@ def captions(record: Record) -> list[str]:
     if any(row["paper"] for row in record["rows"]):
         said.append(f"{LEGEND}.")
     said += [f"{note}." for note in record["notes"]]
+    parts = ((MEASURED, "Measures"), (TIMED, "Times"))
+    said += [f"{name} are {origin(record, part)}." for part, name in parts if part in record]
     notes = {run["dataset_note"] for row in record["rows"] for run in row["runs"]} - {""}
     said += [f"Data: {note}." for note in sorted(notes)]
     return said
@@ -53,6 +78,7 @@ def what_was_run(record: Record) -> str:
         return "Scored, nothing was trained."
     missing = [row["label"] for row in record["rows"] if not row["runs"]]
     out = f"; {len(missing)} of {len(record['rows'])} rows are not run yet" if missing else ""
+    out += f"; {record['failed']} runs failed" if record.get("failed") else ""
     return f"Trained for {length}: {record['done']} of {record['asked']} runs{out}."
 
 
@@ -62,8 +88,8 @@ def show_record(experiment: Experiment, record: Record) -> None:
     heading, rows = table_of(experiment, record)
     if rows:
         show_table(heading, rows)
-    if experiment.measured_table is not None and "measured" in record:
-        show_table(*experiment.measured_table(record["measured"]))
+    if experiment.measured_table is not None and MEASURED in record:
+        show_table(*experiment.measured_table(record[MEASURED]))
     for line in captions(record):
         say(line)
 
@@ -74,8 +100,8 @@ def write_tables(experiment: Experiment, record: Record, stem: Path) -> None:
     heading, rows = table_of(experiment, record)
     if rows:
         parts.append(markdown(heading, rows))
-    if experiment.measured_table is not None and "measured" in record:
-        parts.append(markdown(*experiment.measured_table(record["measured"])))
+    if experiment.measured_table is not None and MEASURED in record:
+        parts.append(markdown(*experiment.measured_table(record[MEASURED])))
     parts += captions(record)
     write_text(stem.with_name(f"{stem.name}.md"), "\n\n".join(parts) + "\n")
     write_text(stem.with_name(f"{stem.name}.csv"), _csv(experiment, record))
@@ -94,17 +120,21 @@ def _csv(experiment: Experiment, record: Record) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     if not record["rows"] and experiment.measured_table is not None:
-        heading, rows = experiment.measured_table(record["measured"])
+        heading, rows = experiment.measured_table(record[MEASURED])
         writer.writerows([heading, *rows])
         return file.getvalue()
     numbers = [f"{rule}_{what}" for rule in ("selected", "best") for what in ("mean", "std")]
-    writer.writerow([*CSV_FIELDS, *numbers, "seeds", *(name for name, _ in experiment.columns)])
-    for row in record["rows"]:
-        if row["runs"]:
-            about = {**row["config"], **row}
-            found = [row[rule][what] for rule in ("selected", "best") for what in ("mean", "std")]
-            more = [cell(row, record) for _, cell in experiment.columns]
-            writer.writerow([*(about[n] for n in CSV_FIELDS), *found, len(row["runs"]), *more])
+    names = [name for name, _ in experiment.columns]
+    writer.writerow([*CSV_FIELDS, *numbers, "seeds", *names, "missing"])
+    for row in _told_rows(record):
+        about = {**row["config"], **row}
+        found = [
+            row[rule][what] if row[rule] else ""
+            for rule in ("selected", "best")
+            for what in ("mean", "std")
+        ]
+        more = [*_more_cells(experiment, row, record), state_of(row)]
+        writer.writerow([*(about[n] for n in CSV_FIELDS), *found, len(row["runs"]), *more])
     return file.getvalue()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -25,10 +26,15 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def timing(
-    dense: RunConfig, pruned: Mapping[str, RunConfig], seconds: float, *, inference: bool = True
+    dense: RunConfig,
+    pruned: Mapping[str, RunConfig],
+    seconds: float,
+    data_dir: Path | None,
+    *,
+    inference: bool = True,
 ) -> Record:
     """Milliseconds of a training step, and of inference, for the dense and each pruned network."""
-    dataset = load(dense.dataset)
+    dataset = load(dense.dataset, data_dir=data_dir)
     batch = next(iter(data_for(dataset, dense.training).train))
     configs = {DENSE: dense, **pruned}
     ways: dict[str, Callable[[nn.Module, RunConfig, Batch], Work]] = {"step_ms": _step}

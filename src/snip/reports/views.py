@@ -21,6 +21,15 @@ def pixels(mask: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor | 
     return per_input.view(-1, *shape[-2:]).sum(0)
 
 
+def shares(mask: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor | None:
+    """The share of the layer's outputs that each pixel is connected to, where `pixels` has counts.
+
+    Of a picture with several channels the sum over these.
+    """
+    counts = pixels(mask, shape)
+    return None if counts is None else counts / len(mask)
+
+
 def filters(mask: torch.Tensor) -> torch.Tensor | None:
     """Kept connections per filter and position [filters, height, width] of a 2-d convolution."""
     if mask.ndim != 4 or len(mask) > MOST_FILTERS or mask.shape[-1] == 1:

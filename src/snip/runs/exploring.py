@@ -25,7 +25,7 @@ from snip.methods.controls import NONE
 from snip.methods.rounds import Scorer
 from snip.methods.schedules import one_shot
 from snip.models.resolve import draw_network
-from snip.reports.views import pixels
+from snip.reports.views import shares
 from snip.runs.config import RunConfig
 from snip.runs.run import scoring_batches
 from snip.runs.seeds import seeds_of
@@ -100,8 +100,7 @@ def class_maps(
 def _map(masks: Masks, first: str, dataset: Dataset) -> torch.Tensor | None:
     if not first:
         return None
-    counts = pixels(masks[first], tuple(dataset.train.images.shape[1:]))
-    return None if counts is None else counts / len(masks[first])
+    return shares(masks[first], tuple(dataset.train.images.shape[1:]))
 
 
 def _class_batch(config: RunConfig, dataset: Dataset, train_part: Split, label: int) -> Batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +25,8 @@ from snip.runs.seeds import seeds_of
 from snip.runs.sums import require_as_summed
 from snip.training.journal import CHECKPOINT, ENGINE, MASKS, METRICS
 from snip.training.lock import BusyError
-from snip.training.metrics import read_metrics
+from snip.training.loggers import Logger, begun
+from snip.training.metrics import Metrics, read_metrics
 from snip.training.parts import Data
 from snip.training.phases import Phases
 from snip.training.session import Options
@@ -76,24 +77,50 @@ def pruned(
     """The drawn network, trained by the run `first` and pruned in phases, unless it has masks."""
     model, masks = drawn
     method, place = method_of(config), options.folder
-    if masks is not None:
-        return model, masks
     assert method is not None
     assert place is not None
+    if masks is not None:
+        log_phases(config, place, options.loggers)
+        return model, masks
     if not options.resume:
         layout.clear(place)
         layout.clear_phases(place)
     # Whoever comes back to the folder must know whose phases these are.
     write_json(place / layout.CONFIG, config.to_dict())
-    weights = _awaited(first).folder / layout.MODEL
+    trained = _awaited(first)
+    _log(options.loggers, FIRST, trained.history() if options.loggers else [])
+    weights = trained.folder / layout.MODEL
     require_as_summed(weights)
     with reading(weights, what="weights"):
         model.load_state_dict(load_file(weights), strict=False)
-    around = replace(options, folder=place / layout.PHASES, on_metrics=None, beside=(), loggers=())
+    around = replace(options, folder=place / layout.PHASES, on_metrics=None, beside=())
     phases = Phases(model, data, config.training, around)
     masks = prune_in_phases(*method, phases, config.sparsity, None)
     about = {"protocol": config.protocol, "dataset": dataset.name, "model": config.model}
     return model, masks.with_provenance(**about, seeds=seeds_of(config))
+
+
+def log_phases(config: RunConfig, place: Path, loggers: Sequence[Logger]) -> None:
+    """Give loggers the trainings before the last, which are over."""
+    first = place.parent / config.trained_first.folder_name
+    if not loggers or method_of(config) is None:
+        return
+    if layout.state_of(first) == layout.FINISHED:
+        _log(loggers, FIRST, RunResult.read(first).history())
+    for name, history in _phases(place):
+        _log(loggers, name, history)
+
+
+def _log(loggers: Sequence[Logger], name: str, history: Sequence[Metrics]) -> None:
+    with begun([logger.phase(name) for logger in loggers], history):
+        pass
+
+
+def _phases(place: Path) -> Iterator[tuple[str, list[Metrics]]]:
+    """The name and the evaluations of each phase in a run's folder."""
+    phases = place / layout.PHASES
+    for name in places.names_in(phases) if places.is_folder(phases) else ():
+        yield name, read_metrics(phases / name / METRICS)
 
 
 def _awaited(first: Callable[[], RunResult]) -> RunResult:
@@ -118,9 +145,8 @@ def costs(config: RunConfig, place: Path) -> dict[str, dict[str, float]]:
     if layout.state_of(first) == layout.FINISHED:
         result = RunResult.read(first)
         found[FIRST] = {"iterations": config.training.iterations, "seconds": result.seconds}
-    phases = place / layout.PHASES
-    for name in places.names_in(phases) if places.is_folder(phases) else ():
-        last = read_metrics(phases / name / METRICS)[-1]
+    for name, history in _phases(place):
+        last = history[-1]
         found[name] = {"iterations": last.iteration, "seconds": last.seconds}
     return found
 

@@ -89,6 +89,7 @@ def run(
             on_state(layout.state_of(place))
         if finished:
             result = RunResult.read(place)
+            in_phases.log_phases(config, place, loggers)
             with begun(loggers, result.history() if loggers else []):
                 return result
         read = partial(load, config.dataset, data_dir=data_dir, download=download)

@@ -1,6 +1,6 @@
 """What follows a training from outside, such as TensorBoard: one small interface for all of them.
 
-To add one: a class with the three methods of `Logger` and a row of `LOGGERS` in `snip.runs.logs`.
+To add one: a class with the methods of `Logger` and a row of `LOGGERS` in `snip.runs.logs`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ class Logger(Protocol):
 
     def end(self) -> None:
         """The training has ended or was stopped: write out what is held back."""
+
+    def phase(self, name: str) -> Logger:
+        """Another logger beside this one, for a training of that name that comes before."""
 
 
 @contextmanager

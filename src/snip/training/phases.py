@@ -49,7 +49,10 @@ class Phases:
         weights; its masks are beside it.
         """
         folder = None if self.options.folder is None else self.options.folder / name
-        options = dataclasses.replace(self.options, folder=folder, hooks=hooks, beside=())
+        loggers = tuple(logger.phase(name) for logger in self.options.loggers)
+        options = dataclasses.replace(
+            self.options, folder=folder, hooks=hooks, beside=(), loggers=loggers
+        )
         seed = phase_seed(self.config.seed, name)
         config = dataclasses.replace(config, seed=seed)
         with locked(folder) as lock:

@@ -22,8 +22,11 @@ EVENTS = "events.out.tfevents."  # how TensorBoard's own files begin
 class TensorBoard:
     """Writes event files by torch's SummaryWriter; the configuration goes along as text."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        """Log into a folder inside the run's; MissingPackageError without the library."""
+    def __init__(self, folder: Path, config: Mapping[str, Any], inside: str = "") -> None:
+        """Log into a folder inside the run's; MissingPackageError without the library.
+
+        `inside` names a folder in that one, which TensorBoard shows as a run of its own.
+        """
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -31,7 +34,8 @@ class TensorBoard:
                 f"logging to TensorBoard needs its library ({first_line(error)}): "
                 "run  pip install 'snip-prune[tensorboard]'"
             ) from error
-        self._folder, self._config, self._make = folder / FOLDER, config, SummaryWriter
+        self._run, self._folder = folder, folder / FOLDER / inside
+        self._config, self._make = config, SummaryWriter
         self._writer: Any = None
         self._began = 0.0  # when the training would have begun, had it never been interrupted
 
@@ -65,6 +69,10 @@ class TensorBoard:
             with suppress(OSError):
                 self._writer.close()
             self._writer = None
+
+    def phase(self, name: str) -> TensorBoard:
+        """A logger for a training that comes before, in a folder of its own."""
+        return TensorBoard(self._run, self._config, name)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

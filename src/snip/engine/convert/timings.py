@@ -6,13 +6,15 @@ import json
 import platform
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from snip.common.cache import cache_folder
 from snip.common.checks import fits
 from snip.common.errors import FileError
 from snip.common.files import read_json, write_text
-from snip.common.timing import Work
 from snip.common.version import __version__
+
+T = TypeVar("T")
 
 
 class Timings:
@@ -23,8 +25,8 @@ class Timings:
         self.seconds = _read(self.path)
         self._new = False
 
-    def get(self, key: str, make: Callable[[], Work], measure: Callable[[Work], float]) -> float:
-        """The remembered seconds, or else those that `measure` finds of the work from `make`."""
+    def get(self, key: str, make: Callable[[], T], measure: Callable[[T], float]) -> float:
+        """The remembered seconds, or else those that `measure` finds of what `make` returns."""
         if key not in self.seconds:
             self.seconds[key] = measure(make())
             self._new = True

@@ -1,0 +1,149 @@
+"""The pages of the documentation that show results: `python -m snip.experiments.gallery`.
+
+Run it at the top of the repository after new results came: it writes docs/gallery.md, and the
+places in docs/methods.md that are marked for results. A test compares both with what is committed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from snip.common.files import write_text
+from snip.experiments import EXPERIMENTS
+from snip.experiments.claims import CLAIMS, Claim, verdict
+from snip.experiments.kinds import Record
+from snip.experiments.made import MEASURED
+from snip.experiments.marked import filled
+from snip.experiments.record import read_record
+from snip.experiments.tables import captions, markdown, table_of, what_was_run
+from snip.training.display import duration
+
+DOCS, RESULTS = Path("docs"), Path("results")
+GALLERY, METHODS = "gallery.md", "methods.md"
+COMMAND = "python -m snip.experiments.gallery"
+Found = list[tuple[str, Record]]  # the name of the files without an ending, and the record
+
+
+def pages(results: Path, docs: Path) -> dict[Path, str]:
+    """Every page that shows results, as it should be."""
+    found = read_all(results)
+    largest = {name: shown[0][1] for name, shown in found.items() if shown}
+    methods = docs / METHODS
+    return {
+        docs / GALLERY: gallery(found, largest, results),
+        methods: filled(methods.read_text(encoding="utf-8"), largest, results),
+    }
+
+
+def read_all(results: Path) -> dict[str, Found]:
+    """The records of every experiment with something in them, the largest scale first."""
+    found: dict[str, Found] = {}
+    for name in EXPERIMENTS:
+        paths = [results / f"{name}.json", *results.glob(f"{name}-scale-*.json")]
+        records = [(path.stem, read_record(path, name)) for path in paths]
+        some = [(stem, one) for stem, one in records if one.get("done") or MEASURED in one]
+        found[name] = sorted(some, key=lambda pair: -pair[1]["scale"])
+    return found
+
+
+def gallery(found: dict[str, Found], largest: dict[str, Record], results: Path) -> str:
+    """The page: what was run, the claims, and then every table and figure."""
+    parts = [
+        "# Gallery: the paper's tables and figures, and ours",
+        f"Written by `{COMMAND}` from `results/`; do not edit. Errors are percent of the test "
+        "images, mean and standard deviation over the seeds; *selected*: the checkpoint of lowest "
+        "validation error, *best*: the lowest of all checkpoints, as the authors report.",
+        markdown(["", "what", "state", "seeds", "computing", "date"], _overview(found)),
+        "## The paper's claims",
+        *(part for claim in CLAIMS for part in _claim(claim, largest)),
+    ]
+    for name, shown in found.items():
+        for stem, record in shown:
+            parts += _section(name, stem, record, results)
+    return "\n\n".join(parts) + "\n"
+
+
+def _overview(found: dict[str, Found]) -> list[list[str]]:
+    rows = []
+    for name, shown in found.items():
+        if not shown:
+            rows.append([f"`{name}`", EXPERIMENTS[name].title, "not run yet", "-", "-", "-"])
+        for stem, record in shown:
+            time = duration(record["seconds"]) if record["seconds"] else "-"
+            state = what_was_run(record).removesuffix(".")
+            link = f"[`{stem}`](#{_anchor(stem)})"
+            rows.append([link, record["title"], state, _seeds(record), time, _dates(record)])
+    return rows
+
+
+def _claim(claim: Claim, largest: dict[str, Record]) -> list[str]:
+    facts = list(claim.facts(largest))
+    commands = ", ".join(f"`snip reproduce {name}`" for name in claim.sources)
+    said = [f"### {claim.title}", f"**{verdict(facts)}**. Rule: {claim.rule}. From {commands}."]
+    short = [name for name in claim.sources if name in largest and largest[name]["scale"] != 1]
+    if short:
+        scales = ", ".join(f"{name} at {largest[name]['scale']:g}" for name in short)
+        said.append(f"Not of the full schedule: {scales} of it.")
+    missing = [name for name in claim.sources if name not in largest]
+    if missing and facts:
+        said.append(f"Not run yet: {', '.join(missing)}.")
+    if facts:
+        marks = {True: "yes: ", False: "no: ", None: ""}
+        said.append("\n".join(f"- {marks[fact.holds]}{fact.text}." for fact in facts))
+    return said
+
+
+def _section(name: str, stem: str, record: Record, results: Path) -> list[str]:
+    experiment = EXPERIMENTS[name]
+    scale = "" if record["scale"] == 1 else f" --scale {record['scale']:g}"
+    whole = f"snip reproduce {name}{scale}"
+    command = f"`{whole}`"
+    if record["command"] != whole:
+        command += f" (the last one was `{record['command']}`)"
+    machine = record["machine"]
+    about = f"Seeds {_seeds(record)}; {_dates(record)}; {machine['cpu']}, {machine['cores']} cores."
+    parts = [f"## {stem}", f"**{record['title']}.** {command}", about]
+    if (results / f"{stem}.png").is_file():
+        place = f"../{RESULTS}/{stem}"
+        parts.append(f"[![{record['title']}]({place}.png)]({place}.svg)")
+    heading, rows = table_of(experiment, record)
+    parts += [markdown(heading, rows)] if rows else []
+    if experiment.measured_table is not None and MEASURED in record:
+        parts.append(markdown(*experiment.measured_table(record[MEASURED])))
+    return [*parts, *captions(record)]
+
+
+def _seeds(record: Record) -> str:
+    """The seeds of all runs, or of what was scored."""
+    seeds = sorted({run["seed"] for row in record["rows"] for run in row["runs"]})
+    scored = record.get(MEASURED, {}).get("seeds", 0)
+    return _ranges(seeds or list(range(scored))) or "-"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Whole numbers in order, as 0-2, 5."""
+    parts: list[list[int]] = []
+    for value in numbers:
+        if parts and parts[-1][-1] == value - 1:
+            parts[-1].append(value)
+        else:
+            parts.append([value])
+    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+
+
+def _dates(record: Record) -> str:
+    """The first and the last day of the runs."""
+    days = sorted(run["date"][:10] for row in record["rows"] for run in row["runs"])
+    days = days or [record["date"][:10]]
+    return days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^a-z0-9-]", "", heading.lower())
+
+
+if __name__ == "__main__":
+    for path, text in pages(RESULTS, DOCS).items():
+        write_text(path, text)

@@ -1,0 +1,34 @@
+"""Which code measured the parts of a record that are no runs, and whether it has changed since."""
+
+from __future__ import annotations
+
+import torch
+
+from snip.common.source import code_digest, commit
+from snip.experiments.kinds import Record
+from snip.masks import versions
+from snip.runs.result import environment
+
+MEASURED, TIMED = "measured", "timing"  # parts of a record beside its runs
+MADE = "made"  # the part that says when and by which code the others were made
+
+
+def made_now() -> Record:
+    """What is noted beside a part that was measured just now."""
+    about = {"code": code_digest(), "commit": commit(), "versions": versions()}
+    return about | environment(torch.device("cpu"))
+
+
+def is_current(record: Record, part: str) -> bool:
+    """Whether a part of a record is there and was made by the code as it is now."""
+    made = record.get(MADE, {}).get(part, {})
+    return part in record and made.get("code") == code_digest()
+
+
+def origin(record: Record, part: str) -> str:
+    """When, and from which commit or version, a part of a record is."""
+    made = record.get(MADE, {}).get(part)
+    if made is None:
+        return "of an older version that noted no commit"
+    source = f"commit {made['commit']}" if made["commit"] else f"version {made['versions']['snip']}"
+    return f"of {made['date'][:10]}, {source}"

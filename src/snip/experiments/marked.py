@@ -1,0 +1,116 @@
+"""Fills the places in docs/methods.md that are marked for results, from the records alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from snip.experiments.granularity import GRANULARITY
+from snip.experiments.kinds import Record
+from snip.experiments.methods import CONTROLLED, METHODS_EXPERIMENT, METHODS_HERE, SPARSITIES, STEPS
+from snip.experiments.summary import LEGEND, shown
+from snip.experiments.table1 import TABLE1
+from snip.experiments.tables import markdown, table_of, what_was_run
+from snip.methods.controls import CONTROLS
+
+Records = Mapping[str, Record]
+END = "<!-- end of results -->"
+MARK = re.compile(rf"<!-- results: (\w+) -->(?:\n.*?{END})?", re.DOTALL)
+
+
+def filled(text: str, records: Records, results: Path) -> str:
+    """A page with results between its marks; what stood there before is replaced."""
+
+    def fill(mark: re.Match[str]) -> str:
+        name = mark[1]
+        return f"<!-- results: {name} -->\n{PARTS[name](records, results)}\n{END}"
+
+    return MARK.sub(fill, text)
+
+
+def _not_run(name: str, what: str) -> str:
+    return f"{what} not run yet: `snip reproduce {name}`."
+
+
+def _table(records: Records, _results: Path) -> str:
+    """Errors of the methods at initialisation, and of those that the paper compares."""
+    parts = []
+    record = records.get(METHODS_EXPERIMENT.name)
+    if record is None:
+        name = METHODS_EXPERIMENT.name
+        parts.append(_not_run(name, "The comparison of the methods at initialisation is"))
+    else:
+        parts += [_by_sparsity(record, model) for model in STEPS]
+        parts.append(f"Test error in %, selected on validation. {what_was_run(record)}")
+    record = records.get(TABLE1.name)
+    if record is None:
+        parts.append(_not_run(TABLE1.name, "The paper's Table 1 is"))
+    else:
+        parts.append(_beside_the_paper(record))
+        parts.append(
+            f"`{record['command'].partition(' --')[0]}`: test error in %, selected on validation, "
+            f"beside the paper's. {what_was_run(record)} {LEGEND}."
+        )
+    return "\n\n".join(parts)
+
+
+def _by_sparsity(record: Record, model: str) -> str:
+    cells = {
+        (row["label"], row["config"]["sparsity"]): shown(row["selected"])
+        for row in record["rows"]
+        if row["config"]["model"] == model
+    }
+    heading = [model, *(f"{100 * sparsity:g}%" for sparsity in SPARSITIES)]
+    rows = [[f"`{m}`", *(cells.get((m, s), "-") for s in SPARSITIES)] for m in METHODS_HERE]
+    return markdown(heading, rows)
+
+
+def _beside_the_paper(record: Record) -> str:
+    heading, rows = table_of(TABLE1, record)
+    names = ("", "network", "sparsity %", "paper %", "selected %", "seeds", "steps", "seconds")
+    places = [heading.index(name) for name in names]
+    return markdown(["method", *names[1:]], [[row[place] for place in places] for row in rows])
+
+
+def _figure(records: Records, results: Path) -> str:
+    name = METHODS_EXPERIMENT.name
+    if name not in records or not (results / f"{name}.png").is_file():
+        return _not_run(name, "The figure of all methods is drawn by an experiment that is")
+    place = f"../results/{name}"
+    return f"[![{records[name]['title']}]({place}.png)]({place}.svg)"
+
+
+def _granularity(records: Records, _results: Path) -> str:
+    record = records.get(GRANULARITY.name)
+    if record is None:
+        return _not_run(GRANULARITY.name, "What each costs in error and buys in time is")
+    said = f"`{record['command']}`. {what_was_run(record)}"
+    return f"{markdown(*table_of(GRANULARITY, record))}\n\n{said}"
+
+
+def _controls(records: Records, _results: Path) -> str:
+    """Each method beside its controls, at the one place where these are run."""
+    record = records.get(METHODS_EXPERIMENT.name)
+    if record is None:
+        return _not_run(METHODS_EXPERIMENT.name, "The controls are")
+    model, sparsity = CONTROLLED
+    cells = {
+        row["label"]: shown(row["selected"])
+        for row in record["rows"]
+        if (row["config"]["model"], row["config"]["sparsity"]) == CONTROLLED
+    }
+    rows = [
+        [f"`{m}`", cells.get(m, "-"), *(cells.get(f"{m}, {c}", "-") for c in CONTROLS)]
+        for m in METHODS_HERE
+    ]
+    table = markdown([f"{model} at {100 * sparsity:g}%", "the method", *CONTROLS], rows)
+    return f"{table}\n\nTest error in %. {what_was_run(record)}"
+
+
+PARTS: dict[str, Callable[[Records, Path], str]] = {
+    "table": _table,
+    "figure": _figure,
+    "granularity": _granularity,
+    "controls": _controls,
+}

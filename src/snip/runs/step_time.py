@@ -1,0 +1,92 @@
+"""How long one dense training step of a network takes, found out within about a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import nn
+
+from snip.common.timing import Work, best_times
+from snip.engine.convert.timings import Timings
+from snip.models import IMAGES, MODELS
+from snip.models.resolve import resolve_model
+from snip.runs.config import RunConfig
+from snip.training import train_step
+from snip.training.parts import make_optimizer, seeded
+
+FEW = 2  # images that a large network is timed on
+ENOUGH = 0.1  # seconds of a step: one on fewer images tells too little of the whole batch
+
+
+def remembered_step_seconds(config: RunConfig) -> float:
+    """`step_seconds`, which the cache folder remembers of networks that are named in the table."""
+    if config.is_user_model:  # whose function may be another one by tomorrow
+        return step_seconds(config)
+    train = config.training
+    about = f"{config.model}, {config.dataset}, {train.batch_size} images, {train.optimizer}"
+    timings = Timings()
+    found = timings.get(
+        f"dense training step: {about}, {torch.get_num_threads()} threads",
+        lambda: config,
+        step_seconds,
+    )
+    timings.save()
+    return found
+
+
+def step_seconds(config: RunConfig, device: str = "cpu") -> float:
+    """Best time of a few dense training steps on random images.
+
+    A large network takes half a minute for a whole batch. It is timed on a few images; all of the
+    step but the optimiser's update grows with their number.
+    """
+    images, train = IMAGES[config.dataset], config.training
+    shape = (train.batch_size, images.channels, images.size, images.size)
+    with seeded(config.seed, torch.device(device)):
+        model = _network(config).to(device).train()
+        batch = torch.randn(shape, device=device)
+        labels = torch.randint(images.classes, shape[:1], device=device)
+        optimizer = make_optimizer(model, train)
+
+        def step(count: int) -> None:
+            train_step(model, optimizer, batch[:count], labels[:count])
+
+        best = partial(_best, device=device)
+        return whole_batch(step, lambda: optimizer.step(), train.batch_size, best)
+
+
+def whole_batch(
+    step: Callable[[int], None], update: Work, size: int, best: Callable[[Work, int], float]
+) -> float:
+    """Seconds of a step on `size` images, from as many as take long enough.
+
+    `best` times work in a number of rounds.
+    """
+    count = min(FEW, size)
+    while count < size:
+        seconds = best(partial(step, count), 1)
+        if seconds >= ENOUGH:
+            fixed = best(update, 1)
+            return fixed + max(seconds - fixed, 0.0) * size / count
+        count = min(4 * count, size)
+    return best(partial(step, size), 3)
+
+
+def _network(config: RunConfig) -> nn.Module:
+    """The network with whatever weights its layers draw by themselves.
+
+    The time does not depend on them, and the paper's rule takes a minute for the largest networks.
+    """
+    if config.is_user_model:
+        return resolve_model(config.model, config.dataset, seed=config.seed)
+    return MODELS[config.model].builder(IMAGES[config.dataset])
+
+
+def _best(work: Work, rounds: int, *, device: str) -> float:
+    """Seconds of the best turn. One thread's time is its own, whoever else is at work."""
+    alone = device == "cpu" and torch.get_num_threads() == 1
+    clock = time.thread_time if alone else time.perf_counter
+    return best_times({"": work}, rounds=rounds, clock=clock)[""]

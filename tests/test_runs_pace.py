@@ -1,0 +1,140 @@
+"""How long runs take: told by finished runs, or by a few steps that were timed."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from snip.common.cache import cache_folder
+from snip.engine.convert.timings import Timings
+from snip.experiments.granularity import SMALL_VGG
+from snip.runs import RunConfig, RunResult
+from snip.runs.pace import PHASES, SAVED, Pace
+from snip.runs.step_time import FEW, remembered_step_seconds, step_seconds, whole_batch
+from snip.training import TrainConfig
+
+TRAIN = TrainConfig(iterations=200, batch_size=20, lr_drops=())
+CONFIG = RunConfig("lenet-300-100", 0.9, train=TRAIN)
+NAME = (CONFIG.model, CONFIG.dataset)
+
+
+@pytest.fixture
+def took(finished_run: Path) -> Callable[..., RunResult]:
+    """A finished run of 200 steps with these changes, which took so long."""
+    result = RunResult.read(finished_run)
+
+    def made(seconds: float, **changes: object) -> RunResult:
+        return replace(result, config=replace(CONFIG, **changes), seconds=seconds)
+
+    return made
+
+
+def test_the_fastest_of_equal_runs_tells(took: Callable[..., RunResult]) -> None:
+    """Others were at work on the machine while the slow ones ran."""
+    pace = Pace()
+    assert pace.seconds(CONFIG) is None
+    pace.learn([took(670.0), took(50.0), took(637.0, seed=1)])
+    assert pace.seconds(CONFIG) == pytest.approx(50)
+    # A sparser network is no slower, whatever its own run says; one as long again takes as long.
+    pace.learn([took(380.0, sparsity=0.98)])
+    assert pace.seconds(replace(CONFIG, sparsity=0.98)) == pytest.approx(50)
+    longer = replace(CONFIG, train=replace(TRAIN, iterations=400))
+    assert pace.seconds(longer) == pytest.approx(100)
+    halves = replace(CONFIG, train=replace(TRAIN, batch_size=10))
+    assert pace.seconds(halves) == pytest.approx(25)
+
+
+def test_between_two_sparsities_on_a_straight_line(took: Callable[..., RunResult]) -> None:
+    pace = Pace()
+    pace.learn([took(90.0, sparsity=0), took(30.0, sparsity=0.8), took(10.0)])
+    told = [pace.seconds(replace(CONFIG, sparsity=s)) for s in (0, 0.4, 0.8, 0.85, 0.9, 0.99)]
+    assert told == pytest.approx([90, 60, 30, 20, 10, 10])
+    assert pace.seconds(replace(CONFIG, engine="dense")) == pytest.approx(90)
+
+
+def test_what_is_not_known_is_told_by_a_dense_step(took: Callable[..., RunResult]) -> None:
+    pace = Pace(measured={NAME: 0.01 / 20})  # 10 ms for a step of 20 images
+    dense = replace(CONFIG, sparsity=0)
+    assert pace.seconds(dense) == pytest.approx(2)
+    assert pace.seconds(CONFIG) == pytest.approx(2 * (1 - 0.9 * SAVED))
+    rival = replace(CONFIG, method="lwc")
+    assert pace.seconds(rival) == pytest.approx(2 * PHASES)
+    phases = {"first training": {"iterations": 60, "seconds": 100.0},
+              "round-1": {"iterations": 30, "seconds": 54.0}}  # fmt: skip
+    pace.learn([replace(took(6.0, method="lwc"), cost=phases)])
+    assert pace.seconds(rival) == pytest.approx(60)  # without the first, which others share
+    # Runs of pruned networks tell nothing of the dense one.
+    pace = Pace()
+    pace.learn([took(6.0)])
+    assert pace.seconds(dense) is None
+
+
+def test_only_what_no_run_tells_is_timed(took: Callable[..., RunResult]) -> None:
+    pace = Pace()
+    pace.learn([took(6.0)])
+    pace.measure(CONFIG)
+    assert pace.measured == {}
+    pace.measure(replace(CONFIG, sparsity=0.1))  # between the dense network and 90%
+    assert pace.measured.keys() == {NAME}
+    sparse, dense = (pace.seconds(replace(CONFIG, sparsity=s)) for s in (0.1, 0))
+    assert dense is not None
+    assert sparse == pytest.approx(dense + (6 - dense) * 0.1 / 0.9)
+
+
+def test_the_pace_of_a_folder(finished_run: Path, tmp_path: Path) -> None:
+    for name in ("whole", "damaged"):
+        shutil.copytree(finished_run, tmp_path / name)
+    (tmp_path / "damaged" / "result.json").write_text("{")
+    config = RunResult.read(finished_run).config
+    assert [one for one, _ in Pace.of_folder(tmp_path).known] == [config]
+    assert Pace.of_folder(tmp_path / "nowhere").known == []
+
+
+def test_a_large_network_is_timed_on_few_images() -> None:
+    """By hand: an update of 1 s, and seconds per image that differ."""
+
+    def timed(per_image: float) -> tuple[float, list[int]]:
+        counts: list[int] = []
+
+        def best(work: Callable[[], object], _rounds: int) -> float:
+            before = len(counts)
+            work()
+            return 1.0 if len(counts) == before else 1e-9 + per_image * counts[-1]
+
+        return whole_batch(counts.append, lambda: None, 128, best), counts
+
+    assert timed(10.0) == (pytest.approx(1 + 19 * 64), [FEW])
+    assert timed(0.02) == (pytest.approx(1.0), [FEW, 8])  # never less than the update
+    assert timed(1e-4) == (pytest.approx(0.0128), [FEW, 8, 32, 128])
+
+
+def test_no_weight_is_drawn_to_time_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("drawing takes a minute for the largest networks")
+
+    monkeypatch.setattr(torch.nn.init, "trunc_normal_", refuse)
+    state = torch.get_rng_state()
+    small = replace(TRAIN, batch_size=2)
+    assert step_seconds(RunConfig("alexnet-s", 0, train=small)) > 0
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_time_of_a_named_network_is_remembered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SNIP_CACHE", str(tmp_path))
+    own = RunConfig(SMALL_VGG, 0, "cifar-10", train=replace(TRAIN, batch_size=2))
+    assert remembered_step_seconds(own) > 0
+    assert list(tmp_path.iterdir()) == []  # the function may be another one tomorrow
+    found = remembered_step_seconds(CONFIG)
+    path = Timings().path
+    assert path.parent == cache_folder() == tmp_path
+    (key,) = json.loads(path.read_text())
+    assert key == "dense training step: lenet-300-100, mnist, 20 images, sgd, 1 threads"
+    path.write_text(json.dumps({key: found + 1}))
+    assert remembered_step_seconds(CONFIG) == found + 1
+    assert remembered_step_seconds(replace(CONFIG, train=TrainConfig())) != found + 1
