@@ -147,3 +147,15 @@ def first_of(loader: Iterable[Any]) -> Any:
     finally:
         for generator, state in states:
             generator.set_state(state)
+
+
+def own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    """The loss that a model of transformers computes itself, given labels."""
+    found = model(**batch) if isinstance(batch, Mapping) else model(*batch)
+    loss = getattr(found, "loss", None)
+    if loss is None:
+        raise InputError(
+            f"{type(model).__name__} returned no loss for the first batch: put labels into the "
+            "data, or give Snip(..., loss_fn=lambda model, batch: ...)."
+        )
+    return loss
