@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torchvision_names  # noqa: F401, I001  before the others
+import torchvision_names  # noqa: F401  before the others, which import torchvision
 
+# isort: split
 import timm
 import torchvision
 import transformers

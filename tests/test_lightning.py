@@ -126,9 +126,7 @@ def test_resumed_from_a_checkpoint_it_is_not_pruned_again(tmp_path):
     trainer(tmp_path, first, Saving(tmp_path / "half.ckpt", 5), steps=10).fit(whole, data)
     torch.load(tmp_path / "half.ckpt", weights_only=True)  # nothing but tensors and plain values
     second = Snip(sparsity=0.1)  # which it would be pruned to if it were pruned again
-    again, _ = fitted(
-        tmp_path, second, steps=10, shuffle=False, ckpt_path=tmp_path / "half.ckpt"
-    )
+    again, _ = fitted(tmp_path, second, steps=10, shuffle=False, ckpt_path=tmp_path / "half.ckpt")
     assert second.masks == first.masks
     assert second.masks.provenance == first.masks.provenance
     second.masks.check(again.net)

@@ -1,10 +1,10 @@
 """`Snip(accelerator, ...)`, for training loops written with Hugging Face's Accelerate.
 
-    pruning = Snip(accelerator, model, sparsity=0.9)     # model: what accelerator.prepare returned
-    accelerator.load_state(folder)                       # if training resumes
-    pruning.start(loader, optimizer)                     # prunes, unless masks were loaded
-    ...                                                  # the loop; accelerator.save_state(folder)
-    pruning.finish()                                     # an ordinary model again
+pruning = Snip(accelerator, model, sparsity=0.9)     # model: what accelerator.prepare returned
+accelerator.load_state(folder)                       # if training resumes
+pruning.start(loader, optimizer)                     # prunes, unless masks were loaded
+...                                                  # the loop; accelerator.save_state(folder)
+pruning.finish()                                     # an ordinary model again
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ def _become(
 ) -> None:
     """Make `network` what `other` is; optimisers get its parameters, and their states changed."""
     names = {parameter: name for name, parameter in network.named_parameters()}
-    # Past a `__setattr__` of the user's. The dict is shared, and so a part of the network that refers
-    # to the whole of it, which is `other`, sees the same.
+    # Past a `__setattr__` of the user's. The dict is shared: a part of the network that refers to
+    # the whole, which is `other`, sees the same.
     object.__setattr__(network, "__class__", other.__class__)
     object.__setattr__(network, "__dict__", vars(other))
     new = dict(network.named_parameters())

@@ -118,7 +118,9 @@ class Snip(_library.Callback):  # type: ignore[misc, name-defined]
 def _first_batch(trainer: Any, pl_module: Any) -> Any:
     """The first batch of the training data, as `training_step` would get it."""
     loaders = trainer.train_dataloader
-    utilities = imported(f"{_library.__name__}.utilities", "the callback for Lightning", "lightning")
+    utilities = imported(
+        f"{_library.__name__}.utilities", "the callback for Lightning", "lightning"
+    )
     if isinstance(loaders, (list, tuple, dict)):
         found = next(iter(utilities.CombinedLoader(loaders, "max_size_cycle")), None)
         batch = None if found is None else found[0]
