@@ -41,7 +41,7 @@ def densify_in_place(network: nn.Module, optimizers: Iterable[torch.optim.Optimi
     """Make `network` ordinary again, with its weights and the optimisers' states as they are."""
     network = unwrap(network)
     if isinstance(network, Accelerated):
-        changes = {name: one.unpack for name, one in _packed(network).items()}
+        changes: dict[str, Change] = {n: one.unpack for n, one in _packed(network).items()}
         _become(network, densify(network), optimizers, changes, {})
 
 
@@ -53,7 +53,7 @@ def _become(
     packed: dict[str, Packed],
 ) -> None:
     """Make `network` what `other` is; optimisers get its parameters, and their states changed."""
-    names = {parameter: name for name, parameter in network.named_parameters()}
+    names: dict[torch.Tensor, str] = {p: name for name, p in network.named_parameters()}
     # Past a `__setattr__` of the user's. The dict is shared: a part of the network that refers to
     # the whole, which is `other`, sees the same.
     object.__setattr__(network, "__class__", other.__class__)

@@ -26,7 +26,7 @@ _library = imported(
 )
 
 
-class Snip(_library.Callback):  # type: ignore[misc, name-defined]
+class Snip(_library.Callback):  # type: ignore[name-defined]
     """Prunes at the start of `fit`, on the first batch of the training data.
 
     The loss is what `training_step` returns, or `loss_fn(network, batch)`. `module` names the part
@@ -98,7 +98,7 @@ class Snip(_library.Callback):  # type: ignore[misc, name-defined]
         """What a checkpoint keeps."""
         return self._pruning.state_dict()
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """What a checkpoint kept."""
         self._pruning.load_state_dict(state_dict)
 

@@ -22,7 +22,7 @@ FILE = "snip_masks.safetensors"  # in the folder of each checkpoint
 _library = imported("transformers", "the callback for the Trainer", "transformers")
 
 
-class Snip(_library.TrainerCallback):  # type: ignore[misc, name-defined]
+class Snip(_library.TrainerCallback):  # type: ignore[name-defined]
     """Prunes when training begins, on the first batch of the training data.
 
     The loss is `model(**batch).loss`, or `loss_fn(model, batch)`: give that if the Trainer computes

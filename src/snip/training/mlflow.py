@@ -23,19 +23,27 @@ LONGEST = 500  # characters of a parameter that every store takes
 class MLflow:
     """Logs into files beside the run's own; MLFLOW_TRACKING_URI names another store."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        """Log the run in this folder; MissingPackageError without the library."""
+    def __init__(self, folder: Path, config: Mapping[str, Any], inside: str = "") -> None:
+        """Log the run in this folder; MissingPackageError without the library.
+
+        `inside` names a training inside the run, which is shown as a run of its own.
+        """
         library = imported("mlflow", "logging to MLflow", "mlflow")
         self._place = os.environ.get("MLFLOW_TRACKING_URI", "")
         if not self._place:
             self._place = (folder / FOLDER).resolve().as_uri()
             # Version 3.17 takes a store of files only if this is set.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        self._name, self._config, self._library = folder.name, dict(config), library
-        self._tag = str(folder.resolve())
+        self._folder, self._config, self._library = folder, dict(config), library
+        self._name = f"{folder.name} {inside}".rstrip()
+        self._tag = f"{folder.resolve()} {inside}".rstrip()
         self._client: Any = None
         self._run = ""
         self._began = 0.0  # when the training would have begun, had it never been interrupted
+
+    def phase(self, name: str) -> MLflow:
+        """A logger for a training that comes before, as a run of its own."""
+        return MLflow(self._folder, self._config, name)
 
     def begin(self, history: Sequence[Metrics]) -> None:
         """Write the history anew, in a run that takes the place of the earlier one."""
@@ -43,9 +51,7 @@ class MLflow:
             self._client = self._library.MlflowClient(tracking_uri=self._place)
             found = self._client.get_experiment_by_name(EXPERIMENT)
             where = (
-                self._client.create_experiment(EXPERIMENT)
-                if found is None
-                else found.experiment_id
+                self._client.create_experiment(EXPERIMENT) if found is None else found.experiment_id
             )
             for earlier in self._client.search_runs([where], f"tags.`{TAG}` = '{self._tag}'"):
                 self._client.delete_run(earlier.info.run_id)

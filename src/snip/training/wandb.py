@@ -23,13 +23,21 @@ PROJECT = "snip"
 class WandB:
     """Logs offline, for `wandb sync` to upload; WANDB_MODE=online sends it at once."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        """Log the run in this folder; MissingPackageError without the library."""
+    def __init__(self, folder: Path, config: Mapping[str, Any], inside: str = "") -> None:
+        """Log the run in this folder; MissingPackageError without the library.
+
+        `inside` names a training inside the run, which is shown as a run of its own.
+        """
         self._library = imported("wandb", "logging to Weights & Biases", "wandb")
         self._folder, self._config = folder, dict(config)
+        self._name = f"{folder.name} {inside}".rstrip()
         # The same folder is the same run of W&B, however often the training resumes.
-        self._id = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
+        self._id = hashlib.sha256(f"{folder.resolve()} {inside}".encode()).hexdigest()[:12]
         self._run: Any = None
+
+    def phase(self, name: str) -> WandB:
+        """A logger for a training that comes before, as a run of its own."""
+        return WandB(self._folder, self._config, name)
 
     def begin(self, history: Sequence[Metrics]) -> None:
         """Write the history anew. Online, W&B keeps the first value of each step that it has."""
@@ -38,7 +46,7 @@ class WandB:
             self._remove_earlier()
             self._run = self._library.init(
                 project=os.environ.get("WANDB_PROJECT", PROJECT),
-                name=self._folder.name,
+                name=self._name,
                 id=self._id,
                 dir=str(self._folder),
                 config=self._config,
