@@ -1,21 +1,11 @@
-"""timm, torchvision and transformers beside a torch without CUDA.
-
-torchvision's wheel adds rules to two of its own compiled operators when it is imported. Its
-library of operators does not load beside CPU torch, so that the import fails for want of the two
-names, and with it timm's and transformers'. Declared here first, they are found.
-"""
+"""timm, torchvision and transformers beside a torch without CUDA."""
 
 from __future__ import annotations
 
 import importlib
 from types import ModuleType
 
-import torch
-
-DECLARED = torch.library.Library("torchvision", "FRAGMENT")  # kept: the names go with it
-for _name in ("nms", "qnms"):
-    if not hasattr(torch.ops.torchvision, _name):
-        DECLARED.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+import torchvision_names  # noqa: F401  before the others, which import torchvision
 
 LIBRARIES = ("timm", "torchvision", "transformers")
 

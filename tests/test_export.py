@@ -13,13 +13,14 @@ from torch import nn
 
 import snip
 from snip.common.errors import SnipWarning
+from snip.engine.kernels.library import available
 from snip.export import onnx as export
 from snip.export.onnx import export_onnx
 from snip.export.shrink import shrink, shrink_report
 from snip.masks import held_masks
 from snip.models import build
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 runtime = pytest.importorskip("onnxruntime")
 
@@ -70,6 +71,38 @@ def test_a_shrunk_recurrent_network(tmp_path: Path) -> None:
     torch.testing.assert_close(
         run(tmp_path / "small.onnx", sequences), model(sequences).detach(), rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+def test_pruned_and_accelerated_networks(tmp_path: Path) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
+        nn.Linear(64, 5),
+    )  # fmt: skip
+    batch = torch.randn(4, 3, 10, 10), torch.arange(4)
+    masks = snip.prune(model, batch, sparsity=0.8)
+    fast = snip.accelerate(model, batch[0], ways={})
+    model(batch[0]), fast(batch[0])  # batch norm has statistics now
+    optimizer = torch.optim.SGD(fast.parameters(), lr=0.1)
+    nn.functional.cross_entropy(fast(batch[0]), batch[1]).backward()
+    optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SnipWarning)
+        export_onnx(model, batch, tmp_path / "pruned.onnx")
+    with pytest.warns(SnipWarning, match=r"written as an ordinary one.*snip\.shrink"):
+        export_onnx(fast, batch, tmp_path / "fast.onnx")
+    assert type(fast) is not nn.Sequential  # it stays accelerated
+    assert fast.training
+    for network, name in ((model, "pruned"), (fast, "fast")):
+        for samples in (1, 6):
+            images = torch.randn(samples, 3, 10, 10)
+            with torch.no_grad():
+                expected = network.eval()(images)
+            found = run(tmp_path / f"{name}.onnx", images)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        weights = onnx.load(tmp_path / f"{name}.onnx").graph.initializer
+        stored = {w.name: onnx.numpy_helper.to_array(w) for w in weights}
+        assert not stored["5.weight"][~masks["5.weight"].numpy()].any()  # the zeros are in the file
 
 
 class Two(nn.Module):

@@ -32,6 +32,14 @@ Seeds = Annotated[
     option(help="Runs of each row.", show_default="the experiment's own number", metavar="N"),
 ]
 Jobs = Annotated[int, option(help="Runs at a time, one thread each.", metavar="N")]
+On = Annotated[
+    str,
+    option(
+        help="Where runs are done: local, ray (a cluster of this machine alone) or "
+        "ray://HOST:PORT, whose machines must see --out.",
+        metavar="PLACE",
+    ),
+]
 Scale = Annotated[
     float, option(help="Fraction of the full schedule, such as 0.01 for a trial.", metavar="X")
 ]
@@ -50,6 +58,7 @@ def command(
     *,
     seeds: Seeds = None,
     jobs: Jobs = 1,
+    on: On = "local",
     scale: Scale = 1.0,
     only: Only = None,
     time: Annotated[
@@ -85,7 +94,7 @@ def command(
         if name == ALL and texts and not matching(experiment.rows(), texts):
             continue
         spoken = _command(experiment.name, seeds, scale, texts)
-        request = Request(place, results, seeds, jobs, scale, texts, spoken)
+        request = Request(place, results, seeds, jobs, scale, texts, spoken, on)
         works.append(Reproduction(experiment, request))
     failures: list[str] = []
     for work in works:

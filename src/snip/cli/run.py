@@ -60,7 +60,7 @@ Epochs = Annotated[
 Log = Annotated[
     list[str] | None,
     option(
-        help="Log the evaluations as well: tensorboard, into the run's folder.",
+        help="Log the evaluations as well, into the run's folder: tensorboard, wandb or mlflow.",
         metavar="NAME",
         show_default=False,
     ),

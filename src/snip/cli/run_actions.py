@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from snip.common.console import remark, say, show_table
 from snip.common.errors import FileError, InputError, nearest
 from snip.common.errors import listed as few
 from snip.common.figures import percent
+from snip.common.files import read_json
 from snip.methods import METHODS
 from snip.models import MODELS
 from snip.reports.curves import Curve, draw_curves
 from snip.runs.folder import FINISHED
-from snip.runs.listing import RUNNING, STATES, Listed, listed, run_folders
+from snip.runs.listing import CLUSTER, RUNNING, STATES, Listed, listed, run_folders
 from snip.training.display import duration
 from snip.training.journal import METRICS
 from snip.training.lock import locked
@@ -37,6 +39,17 @@ def show_list(out: Path, *, model: str | None, method: str | None, state: str | 
         show_table(("run", "state", "progress", "time left", "test error"), map(_cells, found))
     counts = {name: sum(run.state == name for run in found) for name in STATES}
     say(f"{len(found)} runs: " + ", ".join(f"{n} {name}" for name, n in counts.items()))
+    _say_cluster(out)
+
+
+def _say_cluster(out: Path) -> None:
+    """Print what the command that uses a cluster last noted of it."""
+    if (out / CLUSTER).is_file():
+        state = read_json(out / CLUSTER)
+        say(
+            f"Ray, {duration(max(0.0, time.time() - state['time']))} ago: {state['nodes']} nodes "
+            f"with {state['cpus']} CPUs, {state['at_work']} runs at work, {state['waiting']} wait"
+        )
 
 
 def compare(out: Path, names: Sequence[str], picture: Path | None) -> None:

@@ -4,43 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
 
+from snip.common.console import remark
 from snip.common.errors import FileError
-from snip.experiments.work import BUSY, DONE, FULL, Outcome, Place, start
-from snip.runs import RunConfig
+from snip.experiments.work import BUSY, DONE, FAILED, FULL, LOST, Outcome, Place, Task
 from snip.runs.folder import FINISHED, state_of
 from snip.training.interrupts import end_by, signals_noted
 
 TICK = 0.5  # seconds between two looks at the runs
 AGAIN = 5.0  # seconds until a run is tried again that another command is at
-SAVING = 120.0  # seconds that a worker has to save its work when it is told to end
+TRIES = 3  # of a run whose worker is lost
 
 
-@dataclass
-class Task:
-    """A run to do. `first` is the folder of the run that must be finished before."""
+class Workers(Protocol):
+    """Where runs are done: processes of this machine, or a cluster."""
 
-    label: str
-    config: RunConfig
-    first: str | None = None
-    not_before: float = 0.0
+    def start(self, task: Task) -> Any:
+        """Begin a run. Returns its worker, which has the task as `task`."""
 
-    @property
-    def name(self) -> str:
-        """The run's folder."""
-        return self.config.folder_name
+    def wait(self, working: list[Any], seconds: float) -> None:
+        """Return when one of these workers may be done, or after so many seconds."""
 
+    def outcome(self, worker: Any) -> Outcome | None:
+        """How a worker's run ended; None while it is at work."""
 
-@dataclass
-class Worker:
-    """A process and the run that it is at."""
+    def watched(self, at_work: int, waiting: int) -> None:
+        """So many runs are at work, and so many wait."""
 
-    process: BaseProcess
-    pipe: Connection
-    task: Task
+    def stop(self, working: list[Any]) -> None:
+        """End these workers, which save their work, and all that is idle."""
 
 
 Report = Callable[[Task, Outcome], None]
@@ -48,12 +41,14 @@ Watch = Callable[[Sequence[Task], Sequence[Task]], None]  # of those at work and
 
 
 class Pool:
-    """The runs that wait, those at work, and the processes."""
+    """The runs that wait, and those at work."""
 
-    def __init__(self, tasks: Sequence[Task], jobs: int, place: Place, report: Report) -> None:
-        self.waiting, self.working = list(tasks), list[Worker]()
-        self._idle: list[tuple[BaseProcess, Connection]] = []
+    def __init__(
+        self, tasks: Sequence[Task], jobs: int, place: Place, report: Report, workers: Workers
+    ) -> None:
+        self.waiting, self.working = list(tasks), list[Any]()
         self._jobs, self._place, self._report = jobs, place, report
+        self._workers = workers
         self._failed: dict[str, str] = {}
 
     def run(self, watch: Watch) -> None:
@@ -62,17 +57,17 @@ class Pool:
             try:
                 while self.waiting or self.working:
                     self._assign()
-                    pipes = [worker.pipe for worker in self.working]
-                    if pipes:
-                        wait(pipes, TICK)
+                    if self.working:
+                        self._workers.wait(self.working, TICK)
                     else:
                         time.sleep(TICK)
                     self._collect()
+                    self._workers.watched(len(self.working), len(self.waiting))
                     watch([worker.task for worker in self.working], self.waiting)
                     if (number := asked_to_end()) is not None:
                         raise end_by(number)
             finally:
-                self._stop()
+                self._workers.stop(self.working)
 
     def _assign(self) -> None:
         """Give a run to each free worker."""
@@ -80,9 +75,7 @@ class Pool:
             task = self._next()
             if task is None:
                 return
-            process, pipe = self._idle.pop() if self._idle else start(self._place)
-            pipe.send(task.config)
-            self.working.append(Worker(process, pipe, task))
+            self.working.append(self._workers.start(task))
 
     def _next(self) -> Task | None:
         now = time.monotonic()
@@ -102,47 +95,25 @@ class Pool:
     def _collect(self) -> None:
         """Take the outcomes of the workers that are done."""
         for worker in list(self.working):
-            ended = not worker.process.is_alive()
-            if worker.pipe.poll():
-                try:
-                    outcome = worker.pipe.recv()
-                    self._idle.append((worker.process, worker.pipe))
-                except EOFError:
-                    outcome = _died(worker)
-            elif ended:
-                outcome = _died(worker)
-            else:
-                continue
-            self.working.remove(worker)
-            self._take(worker.task, outcome)
+            outcome = self._workers.outcome(worker)
+            if outcome is not None:
+                self.working.remove(worker)
+                self._take(worker.task, outcome)
 
     def _take(self, task: Task, outcome: Outcome) -> None:
         if outcome.kind == BUSY:
             task.not_before = time.monotonic() + AGAIN
             self.waiting.append(task)
             return
+        if outcome.kind == LOST:
+            task.tries += 1
+            if task.tries < TRIES:
+                remark(f"warning: {outcome.sentence}: it goes on from its last checkpoint.")
+                self.waiting.insert(0, task)
+                return
+            outcome = Outcome(FAILED, f"{outcome.sentence}, {TRIES} times: look at its machine.")
         if outcome.kind != DONE:
             self._failed[task.name] = outcome.sentence
         self._report(task, outcome)
         if outcome.kind == FULL:  # which every other run would find too
             raise FileError(f"{outcome.sentence} All runs were stopped.")
-
-    def _stop(self) -> None:
-        for worker in self.working:
-            worker.process.terminate()
-        for _, pipe in self._idle:
-            pipe.close()
-        for process in [worker.process for worker in self.working] + [p for p, _ in self._idle]:
-            process.join(SAVING)
-            if process.is_alive():
-                process.kill()
-
-
-def _died(worker: Worker) -> Outcome:
-    worker.process.join()
-    code = worker.process.exitcode
-    return Outcome(
-        "failed",
-        f"the process of {worker.task.name} ended by itself (exit code {code}), perhaps for want "
-        "of memory: the same command goes on from its last checkpoint; try fewer --jobs.",
-    )

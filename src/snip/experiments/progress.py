@@ -15,8 +15,8 @@ from snip.runs.pace import Pace
 from snip.training.display import duration
 
 if TYPE_CHECKING:
-    from snip.experiments.pool import Task
     from snip.experiments.reproduce import Request
+    from snip.experiments.work import Task
 
 LINE_EVERY = 60.0
 BAR_EVERY = 2.0

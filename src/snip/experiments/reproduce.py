@@ -15,12 +15,14 @@ from snip.data import DATASETS, load
 from snip.data.locate import find
 from snip.experiments.drawing import save_figure
 from snip.experiments.kinds import Experiment, Record, Row, checked_scale, scaled
+from snip.experiments.local_workers import LocalWorkers
 from snip.experiments.made import MADE, MEASURED, TIMED, is_current, made_now, origin
-from snip.experiments.pool import Pool, Task
+from snip.experiments.pool import Pool, Workers
 from snip.experiments.progress import Progress
+from snip.experiments.ray_workers import LOCAL, RayWorkers, is_ray
 from snip.experiments.record import Known, file_name, make_record, read_record, run_entry
 from snip.experiments.tables import write_tables
-from snip.experiments.work import DONE, FULL, Outcome, Place
+from snip.experiments.work import DONE, FULL, Outcome, Place, Task
 from snip.runs import RunConfig, RunResult
 from snip.runs.folder import FINISHED, state_of
 from snip.runs.in_phases import method_of
@@ -38,12 +40,20 @@ class Request:
     scale: float = 1.0
     only: tuple[str, ...] = ()
     command: str = ""
+    on: str = LOCAL  # or "ray", "ray://host:port"
 
     def __post_init__(self) -> None:
+        is_ray(self.on)
         checked_scale(self.scale)
         checked_whole("jobs", self.jobs, least=1)
         if self.seeds is not None:
             checked_whole("seeds", self.seeds, least=1)
+
+    def workers(self) -> Workers:
+        """Where the runs are done."""
+        if is_ray(self.on):
+            return RayWorkers(self.on, self.jobs, self.place)
+        return LocalWorkers(self.place)
 
 
 class Reproduction:
@@ -150,7 +160,8 @@ class Reproduction:
             )
         tasks = self.tasks()
         if tasks:
-            pool = Pool(tasks, self.request.jobs, self.request.place, self._take)
+            asked = self.request
+            pool = Pool(tasks, asked.jobs, asked.place, self._take, asked.workers())
             with Progress(len(tasks), self.pace, self.request) as progress:
                 pool.run(progress.watch)
         return self.finish()

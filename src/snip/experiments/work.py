@@ -1,27 +1,19 @@
-"""A process that does one run after another for the command that started it."""
+"""One run of many: what there is to do, where, and how an attempt at it ended."""
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 import traceback
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from snip.common.errors import FileError, InputError, first_line
 from snip.common.files import NO_ROOM
 from snip.runs import RunConfig, run
-from snip.training.interrupts import end_now
 from snip.training.lock import BusyError
 
 DONE, BUSY, FAILED, FULL = "done", "busy", "failed", "full"
+LOST = "lost"  # with its worker, through no fault of the run: it is begun again
+SAVING = 120.0  # seconds that a worker has to save its work when it is told to end
 
 
 @dataclass(frozen=True)
@@ -39,6 +31,22 @@ class Outcome:
 
     kind: str
     sentence: str = ""
+
+
+@dataclass
+class Task:
+    """A run to do. `first` is the folder of the run that must be finished before."""
+
+    label: str
+    config: RunConfig
+    first: str | None = None
+    not_before: float = 0.0
+    tries: int = 0  # how often its worker was lost
+
+    @property
+    def name(self) -> str:
+        """The run's folder."""
+        return self.config.folder_name
 
 
 def attempt(config: RunConfig, place: Place) -> Outcome:
@@ -64,55 +72,3 @@ def _is_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def start(place: Place) -> tuple[BaseProcess, Connection]:
-    """A new process that waits for configurations in a pipe, and answers with outcomes."""
-    context = get_context("spawn")  # torch's threads do not survive a fork
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, place), daemon=True)
-    # A terminal sends Ctrl-C to all processes. Only the command hears it, and tells its workers:
-    # of two signals the second would end a training without a checkpoint.
-    with _ignored("SIGINT", "SIGHUP"):
-        process.start()
-    theirs.close()
-    return process, ours
-
-
-def _serve(pipe: Connection, place: Place) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGTERM, end_now)
-    warnings.simplefilter("ignore")  # what they say of a run is in its report
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    while True:
-        try:
-            config = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(attempt(config, place))
-
-
-def _end_with_parent() -> None:
-    """If the command is killed, end too; a training saves its work first."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-@contextmanager
-def _ignored(*names: str) -> Iterator[None]:
-    """Inside the block these signals are ignored, and so they are in processes started there."""
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in names:
-            if hasattr(signal, name):  # SIGHUP is unknown on Windows
-                number = getattr(signal, name)
-                before[number] = signal.signal(number, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

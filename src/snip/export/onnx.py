@@ -14,12 +14,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from snip.anatomy.accelerated import Accelerated
 from snip.anatomy.calling import arguments, doubled
-from snip.anatomy.copying import copy_of
-from snip.anatomy.parameters import ordinary
-from snip.common.errors import InputError, first_line
+from snip.anatomy.parameters import unwrap
+from snip.common.errors import InputError, first_line, warn
 from snip.common.files import write_with
 from snip.common.places import PathLike
+from snip.engine.accelerate import densify
 from snip.masks import holding
 
 NEEDED = ("onnx", "onnxscript")
@@ -28,9 +29,18 @@ NEEDED = ("onnx", "onnxscript")
 def export_onnx(
     model: nn.Module, inputs: Any, path: PathLike, *, any_batch_size: bool = True
 ) -> None:
-    """Write `model`, in eval mode, as one ONNX file; `inputs` as for `shrink`, or a batch."""
+    """Write `model`, in eval mode, as one ONNX file; `inputs` as for `shrink`, or a batch.
+
+    ONNX has no sparse layers: an accelerated network is written as `snip.densify` gives it.
+    """
     _require()
-    plain = copy_of(ordinary(model)).eval()
+    if isinstance(unwrap(model), Accelerated):
+        warn(
+            "ONNX has no sparse layers: this accelerated network is written as an ordinary one, "
+            "and a runtime will compute with its zeros too. snip.shrink(snip.densify(model), batch)"
+            " leaves out what can be left out."
+        )
+    plain = densify(model).eval()  # a copy
     holding.release(plain)
     args, kwargs = arguments(plain, inputs)
     if any_batch_size:

@@ -15,6 +15,7 @@ from snip.training.lock import is_held
 from snip.training.metrics import Metrics, read_metrics
 
 RUNNING = "running"
+CLUSTER = ".ray.json"  # in a folder of runs: the state of the cluster that is at work there
 STATES = (layout.FINISHED, RUNNING, layout.STOPPED)
 
 

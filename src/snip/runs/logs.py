@@ -9,11 +9,17 @@ from typing import Any
 from snip.common.errors import nearest
 from snip.runs.config import RunConfig
 from snip.training.loggers import Logger
+from snip.training.mlflow import MLflow
 from snip.training.tensorboard import TensorBoard
+from snip.training.wandb import WandB
 
 # Each is made from the run's folder and its configuration as JSON writes it, before the run starts:
 # that is where a missing library is told.
-LOGGERS: dict[str, Callable[[Path, Mapping[str, Any]], Logger]] = {"tensorboard": TensorBoard}
+LOGGERS: dict[str, Callable[[Path, Mapping[str, Any]], Logger]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WandB,
+    "mlflow": MLflow,
+}
 
 
 def loggers_of(names: Iterable[str], place: Path, config: RunConfig) -> tuple[Logger, ...]:

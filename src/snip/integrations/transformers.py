@@ -1,0 +1,95 @@
+"""`Snip(sparsity=...)`, a callback for the Trainer of Hugging Face's transformers."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from snip.anatomy.parameters import prunable_parameters
+from snip.common.errors import InputError
+from snip.common.figures import percent
+from snip.common.optional import imported
+from snip.common.places import PathLike
+from snip.engine.accelerate import PRUNED
+from snip.integrations.pruning import Pruning, first_of, own_loss
+from snip.integrations.shared import from_main, is_main, processes
+from snip.masks import Masks
+
+FILE = "snip_masks.safetensors"  # in the folder of each checkpoint
+_library = imported("transformers", "the callback for the Trainer", "transformers")
+
+
+class Snip(_library.TrainerCallback):  # type: ignore[name-defined]
+    """Prunes when training begins, on the first batch of the training data.
+
+    The loss is `model(**batch).loss`, or `loss_fn(model, batch)`: give that if the Trainer computes
+    another one. `accelerate=True` trains with the surviving weights only, where this pays;
+    checkpoints, and the model after training, are ordinary ones. The other options are those of
+    `snip.prune`. The folder of each checkpoint gets the masks: resumed from one, the model is not
+    pruned again, and neither is one that holds masks already. `masks` names the file of a
+    checkpoint that lies elsewhere than in `output_dir`.
+    """
+
+    def __init__(
+        self,
+        sparsity: float | None = None,
+        *,
+        accelerate: bool = False,
+        masks: PathLike | None = None,
+        **options: Any,
+    ) -> None:
+        self._pruning = Pruning(sparsity, accelerate, options)
+        self._pruning.masks = None if masks is None else Masks.load(masks)
+
+    @property
+    def masks(self) -> Masks | None:
+        """The masks, once training has begun."""
+        return self._pruning.masks
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Prune, or hold the masks of the checkpoint; then accelerate. The optimiser stays."""
+        model, optimizer = parts["model"], parts["optimizer"]
+        if state.global_step and self._pruning.masks is None:
+            self._pruning.masks = _saved_masks(model, Path(args.output_dir), state.global_step)
+        model.train()  # as each step does: layers are timed in this mode
+        self._pruning.start(
+            model,
+            partial(first_of, parts["train_dataloader"]),
+            partial(own_loss, model),
+            share=from_main,
+            main=is_main(),
+        )
+        self._pruning.speed_up(model, [optimizer], processes())
+
+    def on_save(self, args: Any, state: Any, control: Any, **_parts: Any) -> None:
+        """Put the masks beside the weights."""
+        folder = _folder(Path(args.output_dir), state.global_step)
+        if self.masks is not None and state.is_world_process_zero and folder.is_dir():
+            self.masks.save(folder / FILE)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Leave an ordinary model."""
+        self._pruning.finish(parts["model"], [parts["optimizer"]])
+
+
+def _folder(output: Path, step: int) -> Path:
+    return output / f"checkpoint-{step}"
+
+
+def _saved_masks(model: nn.Module, output: Path, step: int) -> Masks | None:
+    """The masks of the checkpoint that training resumes from; None if it was never pruned."""
+    path = _folder(output, step) / FILE
+    if path.is_file():
+        return Masks.load(path)
+    weights = [p for p in prunable_parameters(model).values() if p.ndim > 1]
+    total = sum(p.numel() for p in weights)
+    zeros = total - sum(int(p.count_nonzero()) for p in weights)
+    if total and zeros / total >= PRUNED:
+        raise InputError(
+            f"{percent(zeros / total)} of the weights in this checkpoint are zero, but its masks "
+            f"are not in {path}: give Snip(..., masks=...), the {FILE} of its folder."
+        )
+    return None

@@ -1,0 +1,57 @@
+"""Libraries that are not installed: one sentence each, with the line that installs them."""
+
+import ast
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import snip
+
+tomllib = pytest.importorskip("tomllib")  # in Python since 3.11
+
+SOURCE = Path(snip.__file__).parent
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+
+
+@pytest.mark.parametrize(
+    ("room", "libraries", "extra"),
+    [
+        ("lightning", ("lightning.pytorch", "pytorch_lightning"), "lightning"),
+        ("transformers", ("transformers",), "transformers"),
+        ("accelerate", ("accelerate",), "transformers"),
+    ],
+)
+def test_an_absent_library_is_one_sentence(monkeypatch, room, libraries, extra):
+    for library in libraries:
+        monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, f"snip.integrations.{room}", raising=False)
+    words = rf"needs {libraries[0].partition('.')[0]} .*pip install 'snip-prune\[{extra}\]'"
+    with pytest.raises(ImportError, match=words) as caught:
+        importlib.import_module(f"snip.integrations.{room}")
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, snip.InputError)
+
+
+def test_every_extra_that_a_sentence_names_installs_the_library():
+    asked = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "imported":
+                first, last = node.args[0], node.args[-1]
+                if isinstance(first, ast.Constant):
+                    asked.add((first.value.partition(".")[0], last.value))
+    assert asked == {
+        ("transformers", "transformers"), ("accelerate", "transformers"), ("wandb", "wandb"),
+        ("mlflow", "mlflow"), ("ray", "ray"),
+    }  # fmt: skip
+    for library, extra in {*asked, ("lightning", "lightning")}:
+        names = {re.split(r"[\[<>=]", text)[0] for text in optional(extra)}
+        assert names & {library, f"{library}-skinny"}
+        assert extra in " ".join(optional("dev"))
+
+
+def optional(extra):
+    return PROJECT["optional-dependencies"][extra]
