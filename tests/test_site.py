@@ -35,7 +35,7 @@ def build(folder: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_site(tmp_path: Path, opened: Open) -> None:
+def test_the_site(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     # One test, since it is built once: the three notebooks run meanwhile.
     done = build(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -46,7 +46,8 @@ def test_the_site(tmp_path: Path, opened: Open) -> None:
     assert {str(path): LOADED.findall(text) for path, text in pages.items()} == {
         str(path): [] for path in pages
     }
-    check_a_browser_fetches_nothing(tmp_path, opened)
+    # Last, as it is skipped where there is no browser.
+    check_a_browser_fetches_nothing(tmp_path, request.getfixturevalue("opened"))
 
 
 def check_the_notebooks_ran(folder: Path) -> None:
