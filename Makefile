@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 LIBRARY := src/snip/engine/_kernels.so
 
-.PHONY: demo test fuzz lint setup browser bench clean
+.PHONY: demo test docs wheel fuzz lint setup browser bench clean
 
 demo: $(READY) $(LIBRARY)
 	$(BIN)/snip demo
@@ -12,14 +12,25 @@ demo: $(READY) $(LIBRARY)
 test: lint browser $(LIBRARY)
 	$(BIN)/python -m pytest -n auto
 
+# The site, in build/site. Warnings are errors, and the notebooks run while it is built.
+docs: $(READY) $(LIBRARY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# A wheel for this platform, in dist, which needs no compiler where it is installed. Without the
+# library it would install and run dense, so that is a failure here.
+wheel: $(READY) $(LIBRARY)
+	rm -rf build/lib* build/bdist* dist
+	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist .
+	$(BIN)/python -m zipfile -l dist/*.whl | grep -q snip/engine/_kernels.so
+
 # New examples for the property tests, random networks, files and kills: make fuzz SECONDS=600
 SECONDS ?= 60
 fuzz: $(READY) $(LIBRARY)
 	$(BIN)/python tests/fuzz.py $(SECONDS)
 
 lint: $(READY)
-	$(BIN)/ruff check src tests bench
-	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src tests bench docs
+	$(BIN)/ruff format --check src tests bench docs/site docs/notebooks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror src/snip/engine/native/*pp src/snip/engine/native/torch/*pp

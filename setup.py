@@ -1,6 +1,7 @@
 """The build step of the native kernels; everything else stands in pyproject.toml."""
 
 import importlib.util
+import shutil
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 ENGINE = Path("src/snip/engine")
+BUILT = ENGINE / "_kernels.so"
 
 
 def load_build() -> ModuleType:
@@ -21,7 +23,10 @@ def load_build() -> ModuleType:
 
 
 class BuildKernels(build_ext):
-    """Compiles one library, without Python's name tag; a failure leaves the package whole."""
+    """Compiles one library, without Python's name tag; a failure leaves the package whole.
+
+    One that stands beside the sources and was built from them is taken as it is.
+    """
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split("."))) + ".so"
@@ -29,7 +34,12 @@ class BuildKernels(build_ext):
     def build_extension(self, ext: Extension) -> None:
         try:
             target = Path(self.get_ext_fullpath(ext.name))
-            load_build().build_library(target, version=self.distribution.get_version())
+            build, version = load_build(), self.distribution.get_version()
+            if not build.is_current(BUILT, version=version):
+                build.build_library(target, version=version)
+            elif target.resolve() != BUILT.resolve():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(BUILT, target)
         except OSError as error:
             warnings.warn(
                 f"snip runs dense: its native kernels were not built: {error}", stacklevel=1

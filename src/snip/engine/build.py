@@ -89,9 +89,8 @@ def compile_objects(
     version: str = "",
 ) -> list[Path]:
     """Compile all sources into the folder, a few at a time; `sets` names the instruction sets."""
-    origin = f"{version or 'unknown'} {digest()}"
     jobs = {
-        path.stem: [f'-DSNIP_ORIGIN="{origin}"', str(path)]
+        path.stem: [f'-DSNIP_ORIGIN="{_origin(version)}"', str(path)]
         for path in NATIVE.glob("*.cpp")
         if path != KERNELS
     }
@@ -106,6 +105,18 @@ def compile_objects(
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(one, sorted(jobs)))
+
+
+def _origin(version: str) -> str:
+    """The version and the sources that a library is made of, as it says in its file."""
+    return f"{version or 'unknown'} {digest()}"
+
+
+def is_current(library: Path = LIBRARY, *, version: str = "") -> bool:
+    """Whether a library was built from the sources as they are now, by this file as it is now."""
+    if not library.exists() or library.stat().st_mtime < Path(__file__).stat().st_mtime:
+        return False
+    return is_whole(library) and _origin(version).encode() + b"\0" in library.read_bytes()
 
 
 def build_library(target: Path = LIBRARY, *, version: str = "") -> None:
@@ -186,7 +197,9 @@ if __name__ == "__main__":
     from snip.common.version import __version__  # setup.py loads this file without the package
 
     try:
-        build_library(version=__version__)
+        # `pip install` has mostly just compiled it, which takes longer than all else here.
+        if not is_current(version=__version__):
+            build_library(version=__version__)
     except OSError as error:
         sys.exit(f"The native kernels could not be built: {error}")
     sys.stdout.write(f"Built {LIBRARY}\n")
