@@ -3,11 +3,14 @@
 import json
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_fixtures import RUN, Snip
+from processes import PATIENCE
 
 from snip.training.metrics import read_metrics
 
@@ -34,6 +37,8 @@ def records(path: Path) -> Iterator[bytes]:
             at += BLOCK - at % BLOCK
             continue
         length, kind = struct.unpack_from("<HB", data, at + 4)
+        if at + HEADER + length > len(data):  # still being written
+            return
         whole += data[at + HEADER : at + HEADER + length]
         at += HEADER + length
         if kind in (1, 4):
@@ -41,15 +46,24 @@ def records(path: Path) -> Iterator[bytes]:
             whole = b""
 
 
-def from_wandb(folder: Path) -> tuple[Points, dict[str, object]]:
+def whole_log(path: Path) -> list[Any]:
+    """All records, once the last is there: W&B's own process writes them after `finish`."""
     from wandb.proto.wandb_internal_pb2 import Record
 
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        found = [Record.FromString(part) for part in records(path)]
+        if found and found[-1].WhichOneof("record_type") == "exit":
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{path} was never finished")
+
+
+def from_wandb(folder: Path) -> tuple[Points, dict[str, object]]:
     (path,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
     points: Points = {}
     config: dict[str, object] = {}
-    for part in records(path):
-        record = Record()
-        record.ParseFromString(part)
+    for record in whole_log(path):
         for one in record.run.config.update:
             config[one.key or ".".join(one.nested_key)] = json.loads(one.value_json)
         found = {i.key or ".".join(i.nested_key): i.value_json for i in record.history.item}
