@@ -17,8 +17,10 @@ import snip as package
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
-# A comment right before a block: it is a file, or another test runs it.
-BLOCK = re.compile(r"^(?:<!-- (file|run by): (\S+) -->\n)?```(\w*)[^\n]*\n(.*?)^```$", re.M | re.S)
+# A comment right before a block: it is a file, or a sketch of what the test that it names does,
+# such as code for several processes. A sketch is compiled and not run.
+ROLE = r"(?:<!-- (file|sketch of): (\S+) -->\n)?"
+BLOCK = re.compile(rf"^{ROLE}```(\w*)[^\n]*\n(.*?)^```$", re.M | re.S)
 # What a command is given besides, so that it ends within seconds; "": it runs as it stands.
 SHORTER = {
     "run": "--iterations 20 --eval-every 10",
@@ -37,7 +39,7 @@ ABOUT_THE_READERS = ("README.md", "docs/methods.md")
 
 
 class Block(NamedTuple):
-    role: str  # "file", "run by" or nothing
+    role: str  # "file", "sketch of" or nothing
     target: str  # of that role
     language: str
     text: str
@@ -87,10 +89,11 @@ def commands(text: str) -> Iterator[list[str]]:
 def test_a_block_is_found_with_its_role_and_line(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     text = "one\n<!-- file: a.py -->\n```python\nx\n```\n```\nsnip demo\n```\n"
-    (tmp_path / "page.md").write_text(text)
-    first, second = blocks("page.md")
+    (tmp_path / "page.md").write_text(f"{text}<!-- sketch of: tests/a.py -->\n```python\ny\n```\n")
+    first, second, third = blocks("page.md")
     assert first == ("file", "a.py", "python", "x\n", 3)
     assert second == ("", "", "", "snip demo\n", 6)
+    assert third == ("sketch of", "tests/a.py", "python", "y\n", 10)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -99,8 +102,9 @@ def test_the_code_of_a_page_runs(page: str, snip: Snip, monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(os.getcwd())  # where the page's own files are
     names: dict[str, object] = {"__name__": page}
     for block in blocks(page):
-        if block.role == "run by":
-            assert page in (ROOT / block.target).read_text(), f"{block.target} does not read {page}"
+        if block.role == "sketch of":
+            assert (ROOT / block.target).is_file(), f"{page}: there is no {block.target}"
+            compile(block.text, page, "exec")
         elif block.role == "file":
             Path(block.target).write_text(block.text)
         elif block.language == "python":
