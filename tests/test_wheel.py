@@ -39,7 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "src", source / "src", ignore=unwanted)
     for name in PARTS:
         shutil.copy(ROOT / name, source)
-    # Where the library is up to date it is not compiled again, which takes most of a minute.
+    # Where the library is up to date it is not compiled again.
     run(*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", made, source)
     return next(made.glob("*.whl"))
 
@@ -53,7 +53,7 @@ def needed(requirements: Iterable[str]) -> list[str]:
 def link_dependencies(wheel: Path, site: Path) -> None:
     """Put what the wheel declares, and what that declares, into an empty environment as links.
 
-    Copies would be the same files and take a minute. Nothing else of the environment that the
+    Copies would be the same files, and take longer. Nothing else of the environment that the
     tests run in can be seen, so that an import which is not declared fails.
     """
     with zipfile.ZipFile(wheel) as archive:
