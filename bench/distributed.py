@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from snip.common.timing import timed
 from snip.selection.topk import keep_top
 
 KEPT = 0.05
@@ -90,23 +91,16 @@ def one_process(total: int) -> None:
     scores = made(total)
     kept = round(total * KEPT)
     with peak() as extra:
-        start = time.perf_counter()
-        masks = keep_top(scores, kept)
-        ours = time.perf_counter() - start
+        masks, ours = timed(lambda: keep_top(scores, kept))
     assert sum(int(mask.count_nonzero()) for mask in masks.values()) == kept
     least = min(float(score[masks[name]].min()) for name, score in scores.items())
     del masks
     flat = torch.cat([scores.pop(name) for name in list(scores)]).numpy()
     with peak() as theirs:
-        start = time.perf_counter()
-        threshold = np.partition(flat, total - kept)[total - kept]
-        flags = flat >= threshold
-        numpys = time.perf_counter() - start
-    assert float(threshold) == np.float32(least)
+        flags, numpys = timed(lambda: flat >= np.partition(flat, total - kept)[total - kept])
+    assert float(flat[flags].min()) == np.float32(least)
     del flags
-    start = time.perf_counter()
-    flat.partition(total - kept)
-    in_place = time.perf_counter() - start
+    _, in_place = timed(lambda: flat.partition(total - kept))
     print(
         f"{total:,} scores: ours {ours:.2f} s, {extra[0] / total:.2f} bytes per score beyond the "
         f"scores; numpy.partition and a comparison {numpys:.2f} s ({numpys / ours:.2f} x ours), "
@@ -125,9 +119,7 @@ def in_a_process(rank: int, count: int, address: str, sizes: list[int]) -> None:
         scores = {n: distribute_tensor(score, mesh, [Shard(0)]) for n, score in whole.items()}
         dist.barrier()
         with sent_bytes() as sent:
-            start = time.perf_counter()
-            masks = keep_top(scores, round(total * KEPT))
-            seconds = time.perf_counter() - start
+            masks, seconds = timed(partial(keep_top, scores, round(total * KEPT)))
         alone = keep_top(whole, round(total * KEPT))
         same = all(torch.equal(mask, masks[name]) for name, mask in alone.items())
         if rank == 0:

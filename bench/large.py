@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from libraries import transformers
 from torch import nn
 
 import snip
+from snip.common.timing import timed
 
 TOKENS = 4, 128
 PROCESSES = 2
@@ -58,9 +58,7 @@ def measured(way: str, model: nn.Module, rank: int, total: int) -> None:
         return snip.prune(model, tokens_of(rank), sparsity=SPARSITY, loss_fn=loss_of)
 
     with peak() as extra:
-        start = time.perf_counter()
-        masks = work()
-        seconds = time.perf_counter() - start
+        masks, seconds = timed(work)
     kept = "" if masks is None else f", {masks.kept:,} of {masks.total:,} kept, {masks.digest()}"
     print(
         f"{way}, process {rank}: {seconds:.1f} s, {extra[0] / total:.2f} bytes per weight beyond "

@@ -216,7 +216,7 @@ def test_a_single_value_per_channel_is_refused_in_training():
         fast.train()(torch.randn(1, 2, 3, 3))
 
 
-@pytest.mark.parametrize("function", ["report", "shrink", "prune", "compact", "export", "masks"])
+@pytest.mark.parametrize("function", ["report", "shrink", "prune", "compact", "masks"])
 def test_functions_for_ordinary_models_say_densify(function, tmp_path):
     model, images = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)), torch.randn(3, 6)
     fast = accelerated(model, images)
@@ -225,7 +225,6 @@ def test_functions_for_ordinary_models_say_densify(function, tmp_path):
         "shrink": lambda: snip.shrink(fast, images),
         "prune": lambda: snip.prune(fast, (images, torch.zeros(3).long()), sparsity=0.9),
         "compact": lambda: snip.compact.save(fast, tmp_path / "model.snip"),
-        "export": lambda: snip.export_onnx(fast, images, tmp_path / "model.onnx"),
         "masks": lambda: snip.held_masks(model).apply(fast),
     }
     with pytest.raises(snip.InputError, match="densify"):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count, islice
+from typing import TypeVar
 
+Result = TypeVar("Result")
 Work = Callable[[], object]
 Clock = Callable[[], float]
 Turns = Callable[[Iterable[int]], Iterable[int]]
@@ -49,6 +51,12 @@ def best_times(
 def best_time(work: Work, *, rounds: int, seconds: float = 0.0, warmup: int = 1) -> float:
     """Seconds of the fastest turn of a single way."""
     return best_times({"": work}, rounds=rounds, seconds=seconds, warmup=warmup)[""]
+
+
+def timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    """What a work that is done once gives, and its seconds."""
+    start = time.perf_counter()
+    return work(), time.perf_counter() - start
 
 
 def _mean_time(work: Work, least: float, clock: Clock) -> float:

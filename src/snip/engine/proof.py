@@ -75,7 +75,7 @@ def _nothing_dropped(network: nn.Module) -> Iterator[None]:
         (module, name, share)
         for module in network.modules()
         for kind, name in DROPPING.items()
-        if isinstance(module, kind) and (share := getattr(module, name, 0.0))
+        if issubclass(_kind(module), kind) and (share := getattr(module, name, 0.0))
     ]
     try:
         for module, name, _ in found:
@@ -84,6 +84,11 @@ def _nothing_dropped(network: nn.Module) -> Iterator[None]:
     finally:
         for module, name, share in found:
             setattr(module, name, share)
+
+
+def _kind(module: nn.Module) -> type[nn.Module]:
+    """A layer's class, or that of the ordinary layer it stands for."""
+    return module.kind if isinstance(module, PackedModule) else type(module)
 
 
 def _outcome(network: nn.Module, inputs: Any) -> tuple[list[torch.Tensor], Gradients]:

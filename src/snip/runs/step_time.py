@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from snip.common.timing import Work, best_times
+from snip.common.timing import Work, best_time, best_times
 from snip.engine.convert.timings import Timings
 from snip.models import IMAGES, MODELS
 from snip.models.resolve import resolve_model
@@ -88,5 +88,6 @@ def _network(config: RunConfig) -> nn.Module:
 def _best(work: Work, rounds: int, *, device: str) -> float:
     """Seconds of the best turn. One thread's time is its own, whoever else is at work."""
     alone = device == "cpu" and torch.get_num_threads() == 1
-    clock = time.thread_time if alone else time.perf_counter
-    return best_times({"": work}, rounds=rounds, clock=clock)[""]
+    if alone:
+        return best_times({"": work}, rounds=rounds, clock=time.thread_time)[""]
+    return best_time(work, rounds=rounds)
