@@ -215,7 +215,7 @@ def test_a_run_that_fails_is_in_the_record_until_it_succeeds(snip: Snip) -> None
     assert (failed["run"], failed["seed"]) == (config.folder_name, 2)
     assert failed["error"].startswith(f"{config.folder_name} exists and is no run folder")
     assert record()["failed"] == 1
-    assert "missing" in shown
+    assert f"seed 2 failed: {config.folder_name} exists and is no run folder" in shown
     markdown = Path(f"results/{NAME}.md").read_text()
     assert "1 runs failed" in markdown
     assert f"seed 2 failed: {config.folder_name} exists" in markdown
@@ -223,7 +223,7 @@ def test_a_run_that_fails_is_in_the_record_until_it_succeeds(snip: Snip) -> None
     strange.unlink()
     code, shown, _ = snip(*command)
     assert code == 0
-    assert "missing" not in shown
+    assert "failed" not in shown
     assert (record()["failed"], [r["failed"] for r in record()["rows"] if r["failed"]]) == (0, [])
 
 

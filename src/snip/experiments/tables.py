@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snip.common.console import say, show_table
+from snip.common.errors import listed
 from snip.common.figures import percent
 from snip.common.files import write_text
 from snip.experiments.kinds import Experiment, Record
@@ -18,14 +19,14 @@ Table = tuple[list[str], list[list[str]]]
 CSV_FIELDS = ("label", "model", "dataset", "method", "sparsity", "paper", "asked")
 
 
-def table_of(experiment: Experiment, record: Record) -> Table:
+def table_of(experiment: Experiment, record: Record, *, reasons: bool = True) -> Table:
     """Heading and rows: ours beside the paper's.
 
     A row that was not run yet is left out, unless there is a reason: a run failed, or its data is
-    not here.
+    not here. The reasons are the last column, unless somebody says them elsewhere.
     """
     paper = any(row["paper"] for row in record["rows"])
-    told = any(state_of(row) for row in record["rows"])
+    told = reasons and any(state_of(row) for row in record["rows"])
     heading = ["", "network", "sparsity %", *(["paper %"] if paper else [])]
     heading += ["selected %", "best %", "seeds", *(name for name, _ in experiment.columns)]
     heading += ["missing"] if told else []
@@ -46,6 +47,15 @@ def state_of(row: Record) -> str:
     if row.get("data") == "absent":
         said.insert(0, f"{row['config']['dataset']} is not here (snip data)")
     return " ".join(said)
+
+
+def _missing(record: Record) -> list[str]:
+    """What `state_of` says of the rows, each sentence once with the rows that it is about."""
+    rows: dict[str, list[str]] = {}
+    for row in record["rows"]:
+        if state_of(row):
+            rows.setdefault(state_of(row), []).append(f"{row['label']} {row['config']['model']}")
+    return [f"missing: {listed(names)}: {state}" for state, names in rows.items()]
 
 
 def _told_rows(record: Record) -> list[Record]:
@@ -85,12 +95,13 @@ def what_was_run(record: Record) -> str:
 def show_record(experiment: Experiment, record: Record) -> None:
     """Print the table, with what must be said beside it."""
     say(record["title"])
-    heading, rows = table_of(experiment, record)
+    # A sentence in a cell would leave the other columns no room: here it stands below the table.
+    heading, rows = table_of(experiment, record, reasons=False)
     if rows:
         show_table(heading, rows)
     if experiment.measured_table is not None and MEASURED in record:
         show_table(*experiment.measured_table(record[MEASURED]))
-    for line in captions(record):
+    for line in (*_missing(record), *captions(record)):
         say(line)
 
 
