@@ -90,3 +90,14 @@ def test_zero_biases_alone_say_nothing():
     model = Headed(nn.init.zeros_)
     with pytest.raises(snip.InputError, match=r"'body\.bias', 'h\.bias' are zero all over"):
         snip.Masks.from_zeros(model, params=lambda name, *_: name.endswith("bias"))
+
+
+def test_a_model_most_of_which_was_pruned_away_whole_is_still_known_as_pruned():
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 400), nn.Linear(400, 3))
+    with torch.no_grad():
+        model[1].weight.zero_()  # most of all weights
+        model[0].weight[:6] = 0
+        model[2].weight[:, 350:] = 0
+    with pytest.warns(snip.SnipWarning, match=r"'1\.weight': zero all over"):
+        fast = snip.accelerate(model, torch.randn(4, 6), ways={})
+    assert fast is not model

@@ -156,9 +156,14 @@ def _checked(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Mask
         masks.check(model)
         return masks
     masks = Masks.from_zeros(model)
-    if masks.sparsity < PRUNED:
+    # A tensor that is zero all over tells nothing, for pruned or against it.
+    unsure = all_zero(prunable_parameters(model))
+    told = [mask for name, mask in masks.items() if name not in unsure]
+    kept, total = sum(int(mask.count_nonzero()) for mask in told), sum(map(torch.numel, told))
+    zeros = 1 - kept / total if total else 0.0
+    if zeros < PRUNED:
         raise InputError(
-            f"the model is not pruned: it holds no masks, and {masks.sparsity:.1%} of its weights "
+            f"the model is not pruned: it holds no masks, and {zeros:.1%} of its weights "
             "are zero, those of tensors that are zero all over not counted. Call "
             "snip.prune(model, batch, sparsity=...), or load the weights of a pruned model into it."
         )
