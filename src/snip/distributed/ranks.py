@@ -135,3 +135,9 @@ def answered(ranks: Ranks) -> Iterator[None]:
 
 
 ALONE = Ranks()
+
+
+def everybody() -> Ranks:
+    """All processes that were started together; this one alone without torch's process group."""
+    at_work = dist.is_available() and dist.is_initialized()
+    return Ranks(dist.group.WORLD) if at_work else ALONE

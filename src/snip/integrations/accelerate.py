@@ -16,8 +16,8 @@ from typing import Any
 from torch import nn
 
 from snip.common.optional import imported
+from snip.distributed.ranks import everybody
 from snip.integrations.pruning import Pruning, first_of, own_loss
-from snip.integrations.shared import from_main
 from snip.masks import Masks
 from snip.scoring.batches import cross_entropy, is_pair_of_tensors
 
@@ -60,7 +60,7 @@ class Snip:
             model,
             partial(first_of, loader),
             partial(_loss, model),
-            share=from_main,
+            share=everybody().first,
             main=self._accelerator.is_main_process,
         )
         self._pruning.speed_up(model, optimizers, self._accelerator.num_processes)

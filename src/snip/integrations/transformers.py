@@ -13,9 +13,9 @@ from snip.common.errors import InputError
 from snip.common.figures import percent
 from snip.common.optional import imported
 from snip.common.places import PathLike
+from snip.distributed.ranks import everybody
 from snip.engine.accelerate import PRUNED
 from snip.integrations.pruning import Pruning, first_of, own_loss
-from snip.integrations.shared import from_main, is_main, processes
 from snip.masks import Masks
 
 FILE = "snip_masks.safetensors"  # in the folder of each checkpoint
@@ -51,7 +51,7 @@ class Snip(_library.TrainerCallback):  # type: ignore[name-defined]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Prune, or hold the masks of the checkpoint; then accelerate. The optimiser stays."""
-        model, optimizer = parts["model"], parts["optimizer"]
+        model, optimizer, ranks = parts["model"], parts["optimizer"], everybody()
         if state.global_step and self._pruning.masks is None:
             self._pruning.masks = _saved_masks(model, Path(args.output_dir), state.global_step)
         model.train()  # as each step does: layers are timed in this mode
@@ -59,10 +59,10 @@ class Snip(_library.TrainerCallback):  # type: ignore[name-defined]
             model,
             partial(first_of, parts["train_dataloader"]),
             partial(own_loss, model),
-            share=from_main,
-            main=is_main(),
+            share=ranks.first,
+            main=ranks.rank == 0,
         )
-        self._pruning.speed_up(model, [optimizer], processes())
+        self._pruning.speed_up(model, [optimizer], ranks.size)
 
     def on_save(self, args: Any, state: Any, control: Any, **_parts: Any) -> None:
         """Put the masks beside the weights."""
