@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 LIBRARY := src/snip/engine/_kernels.so
+# Tests start hundreds of processes: without files of bytecode each compiles all of Snip again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test docs wheel fuzz lint setup browser bench clean
 

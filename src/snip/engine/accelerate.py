@@ -30,11 +30,10 @@ from snip.engine.pace import (
 )
 from snip.engine.sparse_copy import DenseError, SparseCopies
 from snip.masks import Masks, held_masks
-from snip.masks.guessing import all_zero
+from snip.masks.guessing import PRUNED, all_zero, share_of_zeros
 from snip.masks.holding import leave
 
 DOUBLE = 2  # channels last does not make a dense network so many times as fast
-PRUNED = 0.1  # with fewer zeros than this a model was not pruned: some layers begin with zeros
 
 
 def accelerate(
@@ -156,11 +155,7 @@ def _checked(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Mask
         masks.check(model)
         return masks
     masks = Masks.from_zeros(model)
-    # A tensor that is zero all over tells nothing, for pruned or against it.
-    unsure = all_zero(prunable_parameters(model))
-    told = [mask for name, mask in masks.items() if name not in unsure]
-    kept, total = sum(int(mask.count_nonzero()) for mask in told), sum(map(torch.numel, told))
-    zeros = 1 - kept / total if total else 0.0
+    zeros = share_of_zeros(prunable_parameters(model))
     if zeros < PRUNED:
         raise InputError(
             f"the model is not pruned: it holds no masks, and {zeros:.1%} of its weights "

@@ -14,9 +14,9 @@ from snip.common.figures import percent
 from snip.common.optional import imported
 from snip.common.places import PathLike
 from snip.distributed.ranks import everybody
-from snip.engine.accelerate import PRUNED
 from snip.integrations.pruning import Pruning, first_of, own_loss
 from snip.masks import Masks
+from snip.masks.guessing import PRUNED, share_of_zeros
 
 FILE = "snip_masks.safetensors"  # in the folder of each checkpoint
 _library = imported("transformers", "the callback for the Trainer", "transformers")
@@ -84,12 +84,10 @@ def _saved_masks(model: nn.Module, output: Path, step: int) -> Masks | None:
     path = _folder(output, step) / FILE
     if path.is_file():
         return Masks.load(path)
-    weights = [p for p in prunable_parameters(model).values() if p.ndim > 1]
-    total = sum(p.numel() for p in weights)
-    zeros = total - sum(int(p.count_nonzero()) for p in weights)
-    if total and zeros / total >= PRUNED:
+    zeros = share_of_zeros(prunable_parameters(model))
+    if zeros >= PRUNED:
         raise InputError(
-            f"{percent(zeros / total)} of the weights in this checkpoint are zero, but its masks "
+            f"{percent(zeros)} of the weights in this checkpoint are zero, but its masks "
             f"are not in {path}: give Snip(..., masks=...), the {FILE} of its folder."
         )
     return None

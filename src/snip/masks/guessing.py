@@ -14,6 +14,8 @@ import torch
 from snip.anatomy.parameters import is_weight
 from snip.common.errors import InputError, listed
 
+PRUNED = 0.1  # with fewer zeros than this a model was not pruned: some layers begin with zeros
+
 
 def guessed(parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The masks by name. A weight that is zero all over is kept whole, such a bias has no mask."""
@@ -34,3 +36,11 @@ def guessed(parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def all_zero(parameters: Mapping[str, torch.Tensor]) -> list[str]:
     """Names of the tensors that are zero all over."""
     return [name for name, p in parameters.items() if p.numel() and not p.detach().any()]
+
+
+def share_of_zeros(parameters: Mapping[str, torch.Tensor]) -> float:
+    """How much of them is zero, tensors that are zero all over not counted."""
+    unsure = set(all_zero(parameters))
+    told = [p for name, p in parameters.items() if name not in unsure]
+    total = sum(map(torch.numel, told))
+    return 1 - sum(int(p.count_nonzero()) for p in told) / total if total else 0.0
