@@ -10,7 +10,7 @@ Snip, the faster of eager and channels last; the ratios are its time over that o
 `snip.accelerate` returns. Prune is in forward+backward passes of the same batch.
 
 `--before` names another checkout of Snip (`git worktree add ../older <commit>`): each row is
-measured with both, one after the other. `--out` keeps the rows as data, each with its date and
+measured with both, one after the other; with `--before-alone` only with that one. `--out` keeps the rows as data, each with its date and
 commit. A row that is there already, of the same commit and for as many seconds, is shown and not
 measured again; one that is measured anew takes the place of the older one of the same network and
 sparsity; all others stay. The table at the end has every row of the file.
@@ -126,6 +126,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sparsity", type=float, nargs="*", default=SPARSITIES)
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--before", type=Path, help="another checkout, measured beside this one")
+    parser.add_argument("--before-alone", action="store_true", help="rows of this one stay")
     parser.add_argument("--out", type=Path, help="a JSON file that keeps the rows")
     options = parser.parse_args(given)
     unknown = set(options.networks) - set(names)
@@ -133,13 +134,16 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; the zoo has {', '.join(names)}")
     if options.before is not None and not (options.before / "src/snip").is_dir():
         parser.error(f"--before {options.before} is no checkout of Snip: it has no src/snip")
+    if options.before_alone and options.before is None:
+        parser.error("--before-alone measures the checkout that --before names: give that as well")
     return options
 
 
 def main(given: Sequence[str] | None = None) -> None:
     options = arguments(given)
     checkouts = {"before": options.before.resolve()} if options.before else {}
-    checkouts["after" if options.before else "now"] = HERE.parent
+    if not options.before_alone:
+        checkouts["now"] = HERE.parent
     for checkout in checkouts.values():
         build_kernels(checkout)
     rows, content = wanted(options, checkouts), kept(options.out)

@@ -41,17 +41,31 @@ def test_rows_are_data_that_is_measured_once(
     first, progress = capsys.readouterr()
     found = json.loads(out.read_text())
     assert {"command", "seed", "machine", "date", "versions"} <= set(found)
-    before, after = found["rows"]
+    before, now = found["rows"]
     assert "too old for this Python" in before["failed"]
-    assert "failed" not in after
-    assert {"prune", "on paths", "SGD", "AdamW", "inference"} <= set(after)
+    assert "failed" not in now
+    assert {"prune", "on paths", "SGD", "AdamW", "inference"} <= set(now)
     assert "90% before: FAILED: the process ended with 1: ImportError: too old" in first
-    assert "90% after : prune " in first
+    assert "90% now   : prune " in first
     assert "1 of 2 rows, " in progress
 
+    # The row of this checkout stays as it is, although there is a new commit.
+    monkeypatch.setattr(zoo, "commit_of", lambda _: "abd")
+    zoo.main([*words, "--before-alone"])
+    capsys.readouterr()
+    assert [row["commit"] for row in json.loads(out.read_text())["rows"]] == ["abd", "abc"]
+
+    out.write_text(json.dumps(found))
+    monkeypatch.setattr(zoo, "commit_of", lambda _: "abc")
     monkeypatch.setattr(zoo, "measured", None)  # not to be called again
     zoo.main(words)
     assert capsys.readouterr() == (first, "")
+
+
+def test_measuring_only_another_checkout_needs_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        zoo.main(["--before-alone"])
+    assert "give that as well" in capsys.readouterr().err
 
 
 def test_a_second_call_keeps_the_rows_of_the_first(
