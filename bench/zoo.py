@@ -10,10 +10,11 @@ Snip, the faster of eager and channels last; the ratios are its time over that o
 `snip.accelerate` returns. Prune is in forward+backward passes of the same batch.
 
 `--before` names another checkout of Snip (`git worktree add ../older <commit>`): each row is
-measured with both, one after the other; with `--before-alone` only with that one. `--out` keeps the rows as data, each with its date and
-commit. A row that is there already, of the same commit and for as many seconds, is shown and not
-measured again; one that is measured anew takes the place of the older one of the same network and
-sparsity; all others stay. The table at the end has every row of the file.
+measured with both, one after the other; with `--before-alone` only with that one. `--out` keeps the
+rows as data, each with its date and commit. A row that is there already, of the same commit and for
+as many seconds, is shown and not measured again; one that is measured anew takes the place of the
+older one of the same network and sparsity; all others stay. The table at the end has every row of
+the file.
 """
 
 from __future__ import annotations
