@@ -3,10 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 LIBRARY := src/snip/engine/_kernels.so
+# What does not need each other is set up and checked at the same time.
+MAKEFLAGS += --jobs=3
 # Tests start hundreds of processes: without files of bytecode each compiles all of Snip again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test docs wheel fuzz lint setup browser bench clean
+.PHONY: demo test docs wheel fuzz lint types setup browser bench clean
 
 demo: $(READY) $(LIBRARY)
 	$(BIN)/snip demo
@@ -30,12 +32,14 @@ SECONDS ?= 60
 fuzz: $(READY) $(LIBRARY)
 	$(BIN)/python tests/fuzz.py $(SECONDS)
 
-lint: $(READY)
+lint: types $(READY)
 	$(BIN)/ruff check src tests bench docs
 	$(BIN)/ruff format --check src tests bench docs/site docs/notebooks
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror src/snip/engine/native/*pp src/snip/engine/native/torch/*pp
+
+types: $(READY)
+	$(BIN)/mypy
 
 bench: $(READY) $(LIBRARY)
 	$(BIN)/python bench/topk.py
@@ -58,11 +62,12 @@ browser:
 			chromium fonts-dejavu-core; \
 	fi || echo "chromium could not be installed: tests of the page in a browser are skipped"
 
-# torch first and by its exact version: a looser request pulls gigabytes of CUDA.
+# torch first and by its exact version: a looser request pulls gigabytes of CUDA. Bytecode is
+# written when a module is first used: most of these never are.
 $(READY): pyproject.toml constraints.txt $(wildcard setup.py)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt torch
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
 # A library that was built from other sources than those beside it is refused, so it is built anew.

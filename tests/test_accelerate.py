@@ -77,12 +77,13 @@ def test_outputs_and_gradients_equal_the_masked_networks(name):
         assert_same(dense.train(mode), fast.train(mode), batch)
 
 
-@pytest.mark.parametrize("count", [1, 3, 16, 17, 40])
-def test_any_batch_size(count):
+def test_any_batch_size():
     dense, fast, _ = pair("lenet-5-caffe")
-    assert_same(dense, fast, batch_of(count, (1, 28, 28)))
+    for count in (1, 3, 16, 17, 40):
+        assert_same(dense, fast, batch_of(count, (1, 28, 28)))
     small, quick, _ = pair("vgg-like", 2)
-    assert_same(small.eval(), quick.eval(), batch_of(min(count, 3), (3, 32, 32)))
+    for count in (1, 3):
+        assert_same(small.eval(), quick.eval(), batch_of(count, (3, 32, 32)))
 
 
 @pytest.mark.parametrize("count", [3, 16, 17])
