@@ -67,9 +67,9 @@ def accumulated_gradients(
     processes share the model, the batches are those of all of them.
     """
     scoring = checked_scoring(scoring)
+    ranks, sharded = ranks_of(model), sharing(model) == SHARDED
     chosen = require_prunable(model, params)
     loss_fn = checked_loss_fn(loss_fn)
-    ranks, sharded = ranks_of(model), sharing(model) == SHARDED
     model, mean = inner(model), _Mean(scoring, sensitivity)
     if sharded:
         derivative = _sharded(derivative)
