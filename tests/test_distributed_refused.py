@@ -47,6 +47,16 @@ def wider_in_second(rank):
     return nn.Sequential(nn.Linear(6, 9 + rank), nn.Tanh(), nn.Linear(9 + rank, 4))
 
 
+def deep(rank):
+    torch.manual_seed(3)
+    return nn.Sequential(*[nn.Linear(6, 6) for _ in range(6)], nn.Linear(6, 4))
+
+
+def scope_of_many(rank):
+    """Differs in the last of its entries only."""
+    return {f"{layer}.weight": 0.5 for layer in range(5)} | {"5.weight": 0.9 if rank else 0.1}
+
+
 def normed(rank):
     model = mlp()
     nn.utils.parametrizations.weight_norm(model[0])
@@ -99,7 +109,17 @@ def first_fsdp(model):
 DDP, FSDP = partial(shared, how="ddp"), partial(shared, how="fsdp")
 # Name -> how the model is shared, settings of `prune` in a process, and what both are told.
 CASES = {
-    "sparsities": (DDP, lambda rank: {"sparsity": 0.5 + 0.1 * rank}, "sparsity '0.6' there"),
+    "sparsities": (DDP, lambda rank: {"sparsity": 0.5 + 0.1 * rank}, "sparsity 0.6 there"),
+    "batch norms": (
+        FSDP,
+        lambda rank: {"scoring": SCORING(batch_norm=("train", "eval")[rank])},
+        "scoring.batch_norm 'eval' there, 'train' here",
+    ),
+    "a scope of many": (
+        FSDP,
+        lambda rank: {"network": deep, "scope": scope_of_many(rank)},
+        "scope of '5.weight' 0.9 there, 0.1 here",
+    ),
     "a sparsity that is none": (
         FSDP,
         lambda rank: {"sparsity": 0.5 + rank},
@@ -179,13 +199,13 @@ def refuse_in_a_process(rank, count, folder):
         network = given.pop("network", lambda _: mlp())
         model = share(network(rank))
         given.pop("before", lambda *_: None)(model, rank)
-        before = values(model)
+        before, held = values(model), snip.held_masks(model)
         try:
             snip.prune(model, given.pop("batches"), **given)
         except (snip.InputError, RuntimeError) as error:
             after = values(model)
             same = all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
-            found[name] = str(error), same, not any("_snip" in k for k in vars(model))
+            found[name] = str(error), same, snip.held_masks(model) == held
     torch.save(found, f"{folder}/{rank}.pt")
 
 

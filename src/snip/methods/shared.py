@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 
 from snip.anatomy.packed import packed_parts
 from snip.anatomy.parameters import Predicate, prunable_parameters
-from snip.common.errors import InputError, listed, shown
+from snip.common.errors import InputError, listed
 from snip.distributed.models import REPLICATED, SHARDED, sharing
 from snip.distributed.ranks import Ranks
 from snip.masks import Masks
@@ -82,7 +83,7 @@ def check_alike(
     """Raise in every process unless all of them ask for the same, of the same model."""
     if ranks.alone:
         return
-    facts = {option: shown(value) for option, value in asked.items()}
+    facts = _settings(asked)
     replicas = sharing(model) == REPLICATED
     for name, parameter in prunable_parameters(model, params).items():
         values = f", checksum {_checksum(parameter):x}" if replicas else ""
@@ -91,6 +92,17 @@ def check_alike(
     seen = SeenBatches(batches, asked["scoring"].batch_dim)
     facts["batches that can be read again"] = str(seen.can_be_read_again)
     ranks.agree(facts, ALIKE)
+
+
+def _settings(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What is asked for, as plain values that can be sent and compared whole."""
+    scoring, scope = asked["scoring"], asked["scope"]
+    facts = {option: value for option, value in asked.items() if option not in ("scoring", "scope")}
+    facts |= {"granularity": repr(asked["granularity"])}
+    facts |= {f"scoring.{option}": value for option, value in asdict(scoring).items()}
+    if isinstance(scope, str):
+        return facts | {"scope": scope}
+    return facts | {f"scope of {name!r}": float(share) for name, share in scope.items()}
 
 
 def _checksum(parameter: torch.Tensor) -> int:
