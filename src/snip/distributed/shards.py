@@ -69,6 +69,8 @@ def whole_masks(own: Tensors, like: Tensors) -> dict[str, torch.Tensor]:
 
 def ranks_of_tensors(tensors: Tensors) -> Ranks:
     """The processes over which some tensors are split; this one alone if they are whole."""
+    if not tensors:
+        return ALONE
     first, *others = tensors.values()
     for name, tensor in tensors.items():
         check_split(name, tensor)
