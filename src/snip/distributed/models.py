@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -35,7 +35,7 @@ def sharing(model: nn.Module) -> str | None:
     split = {name: p for name, p in plain.named_parameters() if is_sharded(p)}
     if split:
         ranks_of_tensors(dict(plain.named_parameters()))
-        roots = [name for name, module in plain.named_modules() if _is_fsdp(module)]
+        roots = [name for name, module in plain.named_modules() if is_fsdp(module)]
         for name in split:
             if not any(name.startswith(f"{root}." if root else "") for root in roots):
                 raise InputError(
@@ -54,7 +54,7 @@ def resharded(model: nn.Module) -> nn.Module:
     """
     plain = unwrap(model)
     for module in plain.modules():
-        if _is_fsdp(module):
+        if is_fsdp(module):
             cast(Any, module).reshard()
     return plain
 
@@ -70,35 +70,48 @@ def backward_aside(model: nn.Module, ranks: Ranks) -> Iterator[None]:
     """Inside the block backward passes of FSDP2 may write into `.grad`, which then comes back.
 
     FSDP2 sums gradients over processes only on their way into `.grad`: torch.autograd.grad would
-    not give them. What was gathered of other processes' parts when a pass fails is let go.
+    not give them. Hooks that wait there, such as an optimiser's that steps in the backward pass,
+    are not called. What was gathered of other processes' parts when a pass fails is let go.
     """
     parameters = list(unwrap(model).parameters())
-    before = [parameter.grad for parameter in parameters]
+    gradients = [parameter.grad for parameter in parameters]
+    waiting = [p._post_accumulate_grad_hooks or {} for p in parameters]  # type: ignore[attr-defined]
+    hooks = [dict(theirs) for theirs in waiting]
+    for theirs in waiting:
+        theirs.clear()
+    _forget_gradients(parameters)
     try:
         with answered(ranks):
             yield
     finally:
         resharded(model)
-        for parameter, gradient in zip(parameters, before, strict=True):
+        for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
+        for theirs, before in zip(waiting, hooks, strict=True):
+            theirs.update(before)
 
 
-def gradient_by_backward(loss: torch.Tensor, weights: Any) -> list[torch.Tensor | None]:
-    """The mean over processes of dL/dw, of which each gets its part."""
-    for weight in weights:
-        weight.grad = None
+def gradient_by_backward(
+    model: nn.Module, loss: torch.Tensor, weights: Sequence[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """The mean over processes of dL/dw, of which each gets its part. For `backward_aside`."""
     loss.backward()
     found = [weight.grad for weight in weights]
-    for weight in weights:
-        weight.grad = None  # so that whoever has used a gradient up can free it
+    # All of them, also of parameters that do not compete: nobody else frees those.
+    _forget_gradients(unwrap(model).parameters())
     return found
+
+
+def _forget_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
 
 
 def _is_replicated(model: nn.Module) -> bool:
     return any(isinstance(module, DDP) for module in wrappers(model))
 
 
-def _is_fsdp(module: nn.Module) -> bool:
+def is_fsdp(module: nn.Module) -> bool:
     """Whether `fully_shard` wrapped it; by name, so that FSDP is not imported for the question."""
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from operator import length_hint
 from typing import Any, cast
 
@@ -72,7 +73,7 @@ def accumulated_gradients(
     loss_fn = checked_loss_fn(loss_fn)
     model, mean = inner(model), _Mean(scoring, sensitivity)
     if sharded:
-        derivative = _sharded(derivative)
+        derivative = _sharded(derivative, model)
 
     def weight_of(index: int, batch: Batch) -> int:
         size = batch_size(batch, scoring.batch_dim)
@@ -158,14 +159,14 @@ class _Mean:
         return {name: sharded_like(self.values[name], p) for name, p in params.items()}
 
 
-def _sharded(derivative: Derivative) -> Derivative:
+def _sharded(derivative: Derivative, model: nn.Module) -> Derivative:
     """What stands for a derivative in a model that is sharded; only the gradient can be had."""
     if derivative is not gradient:
         raise InputError(
             "the model is sharded (fully_shard), where only first derivatives can be had: use "
             "another method, such as 'snip', or DDP."
         )
-    return gradient_by_backward
+    return partial(gradient_by_backward, model)
 
 
 def _scaled(
