@@ -148,11 +148,12 @@ def _scored_and_selected(scorer: Scorer, asked: Mapping[str, Any]) -> tuple[Mask
     floor = asked["floor"]
     model = scorer.model
     least = 0 if isinstance(floor, str) else floor
+    before = held_masks(model)
     with scorer.awake() as scores:
         silent = check_signal(model, scores)
         costs = element_flops(scores, scorer.uses) if asked["budget"] == "flops" else None
         granularity = _on_model(granularity, scorer)
-        selecting = partial(_selected, model, held_masks(model), costs)
+        selecting = partial(_selected, model, before, costs)
         a_round = partial(selecting, granularity=granularity.on_the_way, floor=least)
         scores = in_rounds(scorer, scores, a_round, sparsity, scope)
     selecting = partial(

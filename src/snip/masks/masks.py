@@ -161,6 +161,7 @@ class Masks(Mapping[str, torch.Tensor]):
                     f"{alive:,} pruned weights of {name!r} are not zero: the masks are not "
                     "applied to this model; call masks.apply(model)."
                 )
+        holding.follow(unwrap(model))
 
     @classmethod
     def from_zeros(cls, model: nn.Module, params: Predicate | None = None) -> Masks:
