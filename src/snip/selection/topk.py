@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from threading import Lock
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -82,7 +83,8 @@ def _total_cost(
 def _checksum(masks: Mapping[str, torch.Tensor]) -> int:
     found = 0
     for name, mask in masks.items():
-        found = crc32(mask.cpu().contiguous().numpy(), crc32(name.encode(), found))
+        bits: Any = mask.cpu().contiguous().numpy()
+        found = crc32(bits, crc32(name.encode(), found))
     return found
 
 
