@@ -1,5 +1,6 @@
 """Mistakes of processes that prune together: named in every process, before anything is changed."""
 
+import warnings
 from functools import partial
 
 import pytest
@@ -106,6 +107,21 @@ def first_fsdp(model):
     return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
 
 
+class Outer(nn.Module):
+    """A user's module around DDP, which a pruning of the whole does not notice by itself."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, x):
+        return self.part(x)
+
+
+def part_of_it(model):
+    return Outer(shared(model, "ddp"))
+
+
 DDP, FSDP = partial(shared, how="ddp"), partial(shared, how="fsdp")
 # Name -> how the model is shared, settings of `prune` in a process, and what both are told.
 CASES = {
@@ -184,6 +200,7 @@ CASES = {
     "columns": (by_columns, lambda rank: {}, "which is not supported"),
     "hybrid": (hybrid, lambda rank: {}, "which is not supported"),
     "a part": (but_one, lambda rank: {}, "sharded over processes and others are not"),
+    "a part under DDP": (part_of_it, lambda rank: {}, "'part' inside the model is wrapped in Dist"),
     "FSDP1": (first_fsdp, lambda rank: {}, "FSDP1"),
 }
 
@@ -206,6 +223,10 @@ def refuse_in_a_process(rank, count, folder):
             after = values(model)
             same = all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
             found[name] = str(error), same, snip.held_masks(model) == held
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        snip.prune(mlp(), data(), sparsity=0.5)
+    found["on its own"] = [str(warning.message) for warning in said]
     torch.save(found, f"{folder}/{rank}.pt")
 
 
@@ -223,3 +244,11 @@ def test_every_process_is_told_and_nothing_is_changed(name, found):
         assert CASES[name][2] in sentence
         assert same
         assert unheld
+
+
+def test_a_process_that_prunes_a_model_of_its_own_is_warned(found):
+    """The first one is not: it may prune for all of them."""
+    first, second = (theirs["on its own"] for theirs in found)
+    assert first == []
+    assert len(second) == 1
+    assert "process 1 of 2 prunes a model that it does not share" in second[0]

@@ -30,8 +30,8 @@ def ranks_of(model: nn.Module) -> Ranks:
 
 def sharing(model: nn.Module) -> str | None:
     """REPLICATED, SHARDED, or None for an ordinary module. What cannot be taken is refused."""
-    _refuse_fsdp1(model)
     plain = resharded(model)
+    _refuse_others(model, plain)
     split = {name: p for name, p in plain.named_parameters() if is_sharded(p)}
     if split:
         ranks_of_tensors(dict(plain.named_parameters()))
@@ -75,7 +75,7 @@ def backward_aside(model: nn.Module, ranks: Ranks) -> Iterator[None]:
     """
     parameters = list(unwrap(model).parameters())
     gradients = [parameter.grad for parameter in parameters]
-    waiting = [p._post_accumulate_grad_hooks or {} for p in parameters]  # type: ignore[attr-defined]
+    waiting = [p._post_accumulate_grad_hooks or {} for p in parameters]
     hooks = [dict(theirs) for theirs in waiting]
     for theirs in waiting:
         theirs.clear()
@@ -116,7 +116,15 @@ def is_fsdp(module: nn.Module) -> bool:
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
 
 
-def _refuse_fsdp1(model: nn.Module) -> None:
+def _refuse_others(model: nn.Module, plain: nn.Module) -> None:
+    """Refuse FSDP1, and DDP of a part of the model: each process would score by itself."""
     for name, module in model.named_modules():
         if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):
             raise InputError(f"{name or 'the model'!r} is wrapped in {FSDP1}")
+    for name, module in plain.named_modules():
+        if isinstance(module, DDP):
+            raise InputError(
+                f"{name!r} inside the model is wrapped in {REPLICATED}, and what is around it is "
+                f"not: wrap the whole model ({REPLICATED}(model)), or prune the part that is "
+                f"wrapped (snip.prune(model.{name}, ...))."
+            )

@@ -13,9 +13,9 @@ from torch import nn
 
 from snip.anatomy.packed import packed_parts
 from snip.anatomy.parameters import Predicate, prunable_parameters
-from snip.common.errors import InputError, listed
+from snip.common.errors import InputError, listed, warn
 from snip.distributed.models import REPLICATED, SHARDED, sharing
-from snip.distributed.ranks import Ranks
+from snip.distributed.ranks import Ranks, everybody
 from snip.masks import Masks
 from snip.methods.kinds import AtInitialisation
 from snip.scoring.batches import SeenBatches
@@ -33,6 +33,22 @@ def check_not_shared(model: nn.Module, name: str) -> None:
             f"method {name!r} trains, which it does in one process: the model is under {shared}. "
             "Prune it before wrapping it and masks.apply(model) after that, or use a method such "
             "as 'snip'."
+        )
+
+
+def warn_of_own_masks(model: nn.Module) -> None:
+    """Say that nobody compares what processes find that prune a model of their own each.
+
+    The first process says nothing: it may prune for all of them. If every process prunes, there
+    are others too.
+    """
+    everyone = everybody()
+    if everyone.rank and sharing(model) is None:
+        warn(
+            f"process {everyone.rank} of {everyone.size} prunes a model that it does not share: "
+            "if the data, the weights or the seed differ, so do the masks, and the replicas will "
+            f"train apart. Prune the model after wrapping it in {REPLICATED} or {SHARDED}, or in "
+            "one process, and masks.apply(model) in all."
         )
 
 
