@@ -27,7 +27,7 @@ from snip.distributed.models import (
 )
 from snip.distributed.ranks import Ranks
 from snip.distributed.shards import local, sharded_like
-from snip.distributed.steps import steps
+from snip.distributed.steps import no_batches, steps
 from snip.scoring.batches import (
     Batch,
     LossFn,
@@ -136,7 +136,7 @@ class _Mean:
     def require_some(self) -> None:
         """Refuse to go on without any batch."""
         if not self.values:
-            raise InputError("there were no batches: give at least one (an exhausted generator?).")
+            raise no_batches()
 
     def over(self, ranks: Ranks) -> None:
         """From the mean over this process's data to that over the data of all of them."""
