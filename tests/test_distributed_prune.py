@@ -5,12 +5,15 @@ from functools import cache
 
 import pytest
 import torch
+import torch.nn.functional as F
 from distributed_parts import NETWORKS, batches_of, exact_loss, shared
 from processes import run_in_processes
+from torch import nn
 
 import snip
 from snip.methods import METHODS
 from snip.methods.kinds import AtInitialisation
+from snip.methods.random import random_scores
 from snip.methods.schedules import exponential, one_shot
 
 HOW = ("ddp", "fsdp")
@@ -66,24 +69,66 @@ def asked_of(count):
 SPARSITY = 0.6
 
 
-def pruned(name, batches, how=None):
+def pruned(name, batches, how=None, rank=0):
     """The masks, the weights after pruning, and the provenance's samples."""
     network, settings = ASKED[name]
     model = NETWORKS[network]()
     wrapped = model if how is None else shared(model, how)
-    torch.manual_seed(7)
+    torch.manual_seed(7 + rank)  # processes differ in what they would draw
     masks = snip.prune(wrapped, batches, sparsity=SPARSITY, **settings)
     masks.check(wrapped)
     assert snip.held_masks(wrapped) == masks
     return masks
 
 
+class TwoHeads(nn.Module):
+    """Each process's loss is of another head, and calls the model with a function."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.heads = nn.Linear(6, 20), nn.ModuleList([nn.Linear(20, 4) for _ in "ab"])
+
+    def forward(self, x, activation):
+        hidden = activation(self.body(x))
+        return tuple(head(hidden) for head in self.heads)
+
+
+def of_odd_models(rank, count):
+    """Masks of models under DDP whose calls cannot be sent, or whose norms would talk."""
+    batches = batches_of(rank, count)
+    heads = shared(TwoHeads(), "ddp")
+    masks = snip.prune(
+        heads,
+        batches,
+        sparsity=0.9,
+        loss_fn=lambda model, batch: F.cross_entropy(
+            model(batch[0], activation=lambda x: x.tanh())[rank % 2], batch[1]
+        ),
+    )
+    # DDP refuses the norm on a CPU, and the norm itself an input that is there.
+    normed_model = shared(normed(), "ddp")
+    normed_model.module[1] = nn.SyncBatchNorm.convert_sync_batchnorm(normed_model.module[1])
+    synced = snip.prune(normed_model, batches[: 1 + rank], sparsity=SPARSITY)
+    assert "forward" not in vars(normed_model.module[1])
+    drawn = random_scores(shared(NETWORKS["mlp"](), "fsdp"))["0.weight"].to_local()
+    return {
+        "two heads": dict(masks.items()),
+        "synced": dict(synced.items()),
+        "drawn": (drawn.numel() * 4, drawn.untyped_storage().nbytes()),
+    }
+
+
+def normed():
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(6, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 4))
+
+
 def prune_in_a_process(rank, count, folder):
     found = {}
     for name in asked_of(count):
         network, _ = ASKED[name]
-        torch.manual_seed(100 + rank)  # processes differ in what they would draw
-        masks = pruned(name, batches_of(rank, count, network), how=name.split()[0])
+        masks = pruned(name, batches_of(rank, count, network), name.split()[0], rank)
         found[name] = dict(masks.items()), masks.provenance.samples
     for how in HOW:
         model = shared(NETWORKS["mlp"](), how)
@@ -96,6 +141,7 @@ def prune_in_a_process(rank, count, folder):
         further = snip.prune(model, batches, sparsity=0.8)
         assert all(not (mask & ~again[name]).any() for name, mask in further.items())
         found[f"{how} grads"] = [p.grad is None for p in model.parameters()]
+    found |= of_odd_models(rank, count)
     torch.save(found, f"{folder}/{rank}.pt")
 
 
@@ -136,6 +182,27 @@ def test_scores_differ_by_rounding_only(how, count, made):
             apart = (theirs[f"{how} scores"][name] - score).abs().max()
             assert apart <= ROUNDED * largest, name
         assert all(theirs[f"{how} grads"])  # which were None, and are again
+
+
+def test_a_call_that_cannot_be_sent_and_heads_of_its_own_for_each_process(made):
+    first, *others = (theirs["two heads"] for theirs in made(2))
+    for masks in others:
+        assert all(torch.equal(mask, masks[name]) for name, mask in first.items())
+    # Both heads are learned, each by one process.
+    assert all(first[f"heads.{head}.weight"].any() for head in (0, 1))
+
+
+def test_a_synchronised_batch_norm_scores_by_each_batch(made):
+    batches = [b for rank in range(2) for b in batches_of(rank, 2)[: 1 + rank]]
+    alone = snip.prune(normed(), batches, sparsity=SPARSITY)
+    for theirs in made(2):
+        assert all(torch.equal(theirs["synced"][name], mask) for name, mask in alone.items())
+
+
+def test_random_scores_of_a_part_take_the_memory_of_a_part(made):
+    for theirs in made(2):
+        needed, taken = theirs["drawn"]
+        assert taken == needed
 
 
 def test_every_method_at_initialisation_says_how_it_may_be_shared():

@@ -1,5 +1,6 @@
 """Mistakes of processes that prune together: named in every process, before anything is changed."""
 
+import warnings
 from functools import partial
 
 import pytest
@@ -45,6 +46,16 @@ def own_method(model, batches, loss_fn=None, *, params=None, scoring=None):
 
 def wider_in_second(rank):
     return nn.Sequential(nn.Linear(6, 9 + rank), nn.Tanh(), nn.Linear(9 + rank, 4))
+
+
+def deep(rank):
+    torch.manual_seed(3)
+    return nn.Sequential(*[nn.Linear(6, 6) for _ in range(6)], nn.Linear(6, 4))
+
+
+def scope_of_many(rank):
+    """Differs in the last of its entries only."""
+    return {f"{layer}.weight": 0.5 for layer in range(5)} | {"5.weight": 0.9 if rank else 0.1}
 
 
 def normed(rank):
@@ -96,10 +107,35 @@ def first_fsdp(model):
     return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
 
 
+class Outer(nn.Module):
+    """A user's module around DDP, which a pruning of the whole does not notice by itself."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, x):
+        return self.part(x)
+
+
+def part_of_it(model):
+    return Outer(shared(model, "ddp"))
+
+
 DDP, FSDP = partial(shared, how="ddp"), partial(shared, how="fsdp")
 # Name -> how the model is shared, settings of `prune` in a process, and what both are told.
 CASES = {
-    "sparsities": (DDP, lambda rank: {"sparsity": 0.5 + 0.1 * rank}, "sparsity '0.6' there"),
+    "sparsities": (DDP, lambda rank: {"sparsity": 0.5 + 0.1 * rank}, "sparsity 0.6 there"),
+    "batch norms": (
+        FSDP,
+        lambda rank: {"scoring": SCORING(batch_norm=("train", "eval")[rank])},
+        "scoring.batch_norm 'eval' there, 'train' here",
+    ),
+    "a scope of many": (
+        FSDP,
+        lambda rank: {"network": deep, "scope": scope_of_many(rank)},
+        "scope of '5.weight' 0.9 there, 0.1 here",
+    ),
     "a sparsity that is none": (
         FSDP,
         lambda rank: {"sparsity": 0.5 + rank},
@@ -164,6 +200,7 @@ CASES = {
     "columns": (by_columns, lambda rank: {}, "which is not supported"),
     "hybrid": (hybrid, lambda rank: {}, "which is not supported"),
     "a part": (but_one, lambda rank: {}, "sharded over processes and others are not"),
+    "a part under DDP": (part_of_it, lambda rank: {}, "'part' inside the model is wrapped in Dist"),
     "FSDP1": (first_fsdp, lambda rank: {}, "FSDP1"),
 }
 
@@ -179,13 +216,17 @@ def refuse_in_a_process(rank, count, folder):
         network = given.pop("network", lambda _: mlp())
         model = share(network(rank))
         given.pop("before", lambda *_: None)(model, rank)
-        before = values(model)
+        before, held = values(model), snip.held_masks(model)
         try:
             snip.prune(model, given.pop("batches"), **given)
         except (snip.InputError, RuntimeError) as error:
             after = values(model)
             same = all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
-            found[name] = str(error), same, not any("_snip" in k for k in vars(model))
+            found[name] = str(error), same, snip.held_masks(model) == held
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        snip.prune(mlp(), data(), sparsity=0.5)
+    found["on its own"] = [str(warning.message) for warning in said]
     torch.save(found, f"{folder}/{rank}.pt")
 
 
@@ -203,3 +244,11 @@ def test_every_process_is_told_and_nothing_is_changed(name, found):
         assert CASES[name][2] in sentence
         assert same
         assert unheld
+
+
+def test_a_process_that_prunes_a_model_of_its_own_is_warned(found):
+    """The first one is not: it may prune for all of them."""
+    first, second = (theirs["on its own"] for theirs in found)
+    assert first == []
+    assert len(second) == 1
+    assert "process 1 of 2 prunes a model that it does not share" in second[0]

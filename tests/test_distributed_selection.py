@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from processes import run_in_processes
 
 from snip.common.errors import InputError
+from snip.distributed.ranks import Ranks
+from snip.selection.competition import Competition
 from snip.selection.select import select
 from snip.selection.topk import keep_top
 
@@ -79,6 +81,30 @@ def traffic(size):
     return sent
 
 
+def disagreements(rank):
+    """What every process is told where one of them selects by something else."""
+    torch.manual_seed(0)
+    scores = {"w": split(torch.rand(8, 4)), "b": split(torch.rand(9))}
+    own = {name: score.to_local() for name, score in scores.items()}
+    flags = {"w": torch.ones(8, 4, dtype=torch.bool)}
+    flags["w"][0, 0] = rank != 1
+    ranks = Ranks(dist.group.WORLD)
+    competition = Competition(own, {}, {"w": 1, "b": 1}, torch.float32, ranks)
+    ways = {
+        "kept": lambda: keep_top(scores, 20 + (rank == 1)),
+        "all kept": lambda: keep_top(scores, 41 if rank == 1 else 20),
+        "within": lambda: keep_top(scores, 20, flags),
+        "costs": lambda: keep_top(scores, 20, costs={"w": 1 + (rank == 1), "b": 1}),
+        "threshold": lambda: competition.above(torch.tensor(0.5 + 0.1 * (rank == 1)), 20),
+    }
+    found = {}
+    for name, way in ways.items():
+        with pytest.raises(InputError) as caught:
+            way()
+        found[name] = str(caught.value)
+    return found
+
+
 def select_in_a_process(rank, count, folder):
     found = {}
     for name, scores, asked in cases():
@@ -86,6 +112,7 @@ def select_in_a_process(rank, count, folder):
         found[name] = dict(masks.items())
     check_any_race()
     found["traffic"] = [traffic(size) for size in (16_000, 160_000, 1_600_000)]
+    found["disagreements"] = disagreements(rank)
     bad = {"a": torch.rand(8, 4), "b": torch.rand(3)}
     bad["b"][2] = torch.nan  # which one process alone has
     try:
@@ -117,10 +144,22 @@ def test_four_processes_select_what_one_does(case, found):
         assert all(torch.equal(theirs[name][key], mask) for key, mask in alone.items())
 
 
+def test_processes_that_select_by_something_else_are_told(found):
+    for theirs in found:
+        said = theirs["disagreements"]
+        assert all("process 1 and process 0 differ" in sentence for sentence in said.values())
+        assert "kept 21 there, 20 here" in said["kept"]
+        assert "kept 41 there, 20 here" in said["all kept"]
+        assert "within" in said["within"]
+        assert "of 73 there, 41 here" in said["costs"]
+        assert "threshold" in said["threshold"]
+
+
 def test_the_counts_that_are_sent_do_not_grow_with_the_scores(found):
     for theirs in found:
         counts = [sent["counts"] for sent in theirs["traffic"]]
-        # Two passes of 65,536 counts of 8 bytes, how many are above, and who has the tie.
+        # Two passes of 65,536 counts of 8 bytes, how many are above, who has the tie, and what
+        # they must agree on.
         assert max(counts) - min(counts) < 64
         assert 2 * 8 * 65_536 < min(counts) < 2 * 8 * 65_536 + 1000
         # The masks that every process ends with are a bit per score, of its own part.

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from distributed import peak
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snip.selection import digits, topk
+from snip.selection import competition, digits, topk
 from snip.selection.topk import keep_top
 
 TINY = {"PIECE": 7, "WAVE": 2, "STRIDE": 3, "FEW": 0, "MANY": 1, "MOST": 2, "WIDE": 1.0}
@@ -69,6 +70,7 @@ def test_any_race_ends_as_a_stable_sort(few, race):
     expected = sorted_masks(scores, kept, within)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(digits, "CHUNK", 7)
+        patch.setattr(competition, "PIECE", 7)
         for name, value in () if few else TINY.items():
             patch.setattr(topk, name, value)
         found = keep_top(scores, kept, within)
@@ -124,3 +126,27 @@ def test_the_number_of_threads_changes_nothing(within, monkeypatch):
     for name, mask in race.above(race.by_counting(90_000), 90_000).items():
         assert torch.equal(found[0][name], mask)
         assert torch.equal(found[1][name], mask)
+
+
+def test_a_sample_that_meets_only_what_is_pruned_does_not_decide():
+    torch.manual_seed(0)
+    scores = {"w": torch.rand(17_000, topk.STRIDE)}
+    within = {"w": torch.ones(17_000, topk.STRIDE, dtype=torch.bool)}
+    within["w"][:, 0] = False  # whose elements are all that the sample has
+    found = keep_top(scores, 4_000_000, within)["w"]
+    flat = scores["w"].masked_fill(~within["w"], -1).flatten()
+    expected = torch.zeros(len(flat), dtype=torch.bool)
+    expected[flat.argsort(descending=True, stable=True)[:4_000_000]] = True
+    assert torch.equal(found.flatten(), expected)
+
+
+def test_ties_take_no_memory_for_their_places():
+    scores = {"w": torch.ones(topk.FEW + 1)}
+    kept = len(scores["w"]) // 2
+    keep_top(scores, kept)  # imports, threads
+    with peak() as extra:
+        mask = keep_top(scores, kept)["w"]
+    assert mask[:kept].all()
+    assert not mask[kept:].any()
+    # The mask has a byte per score; a list of the places would have eight per tie.
+    assert extra[0] < 4 * len(mask)

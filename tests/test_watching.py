@@ -44,6 +44,7 @@ def test_ours_are_asked_for_once_and_are_not_others():
         "snip.engine.layers.optimizer_state",
         "snip.engine.fused.optimizers",
         "snip.masks.holding",
+        "snip.masks.replaced",
     }
     assert not others_watch()
 

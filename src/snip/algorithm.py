@@ -27,7 +27,13 @@ from snip.methods import (
 )
 from snip.methods.during import prune_trained
 from snip.methods.rounds import Scorer, in_rounds
-from snip.methods.shared import check_alike, check_not_shared, check_same_masks, check_shared
+from snip.methods.shared import (
+    check_alike,
+    check_not_shared,
+    check_same_masks,
+    check_shared,
+    warn_of_own_masks,
+)
 from snip.scoring.batches import LossFn
 from snip.scoring.checks import (
     check_signal,
@@ -106,6 +112,7 @@ def prune(
     with ranks.together():
         name, chosen, asked = _checked(model, params, method, training, asked)
     check_alike(ranks, model, params, batches, {**asked, "method": name})
+    warn_of_own_masks(model)
     out = left_out(model, params)
     warn_of_parametrized(out)
     warn_of_left_out(model, out)
@@ -148,11 +155,12 @@ def _scored_and_selected(scorer: Scorer, asked: Mapping[str, Any]) -> tuple[Mask
     floor = asked["floor"]
     model = scorer.model
     least = 0 if isinstance(floor, str) else floor
+    before = held_masks(model)
     with scorer.awake() as scores:
         silent = check_signal(model, scores)
         costs = element_flops(scores, scorer.uses) if asked["budget"] == "flops" else None
         granularity = _on_model(granularity, scorer)
-        selecting = partial(_selected, model, held_masks(model), costs)
+        selecting = partial(_selected, model, before, costs)
         a_round = partial(selecting, granularity=granularity.on_the_way, floor=least)
         scores = in_rounds(scorer, scores, a_round, sparsity, scope)
     selecting = partial(
@@ -176,6 +184,7 @@ def _prune_trained(name: str, method: DuringTraining, given: Mapping[str, Any]) 
             )
     with ranks_of(given["model"]).together():
         check_not_shared(given["model"], name)
+    warn_of_own_masks(given["model"])
     where = given["model"], given["batches"], given["sparsity"]
     return prune_trained(name, method, *where, given["params"], given["training"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import torch
@@ -90,18 +90,25 @@ def ordinary(model: nn.Module) -> nn.Module:
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The user's own module inside DDP, DataParallel and torch.compile wrappers."""
+    *_, own = wrappers(model)
+    return own
+
+
+def wrappers(model: nn.Module) -> Iterator[nn.Module]:
+    """The model and what it wraps, from outside to the user's own module."""
     if not isinstance(model, nn.Module):
         raise KindError(
             f"the model is a {type(model).__name__}, not a torch.nn.Module: "
             "pass the network itself, not its parameters or its state."
         )
     while True:
+        yield model
         if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
         elif is_compiled(model):
             model = cast(nn.Module, model._orig_mod)
         else:
-            return model
+            return
 
 
 def is_compiled(model: nn.Module) -> bool:
@@ -144,7 +151,7 @@ def require_prunable(
 
 def is_sharded(parameter: torch.Tensor) -> bool:
     """Whether a parameter is split over processes (FSDP, tensor parallel)."""
-    # By name, so that torch.distributed is imported by nobody who does not use it.
+    # By name: DTensor takes a while to import, and few models have one.
     return any(kind.__name__ in ("DTensor", "FlatParameter") for kind in type(parameter).__mro__)
 
 

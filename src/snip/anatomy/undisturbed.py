@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any
 
 import torch
@@ -45,9 +46,16 @@ def undisturbed(model: nn.Module) -> Iterator[Snapshot]:
 
 @contextmanager
 def batch_norm_in(model: nn.Module, mode: str) -> Iterator[None]:
-    """Inside the block every batch (or instance) norm is in `mode`, and nothing else."""
-    handles = []
+    """Inside the block every batch (or instance) norm is in `mode`, and nothing else.
+
+    One that would ask other processes for their statistics (SyncBatchNorm) takes those of the
+    batch alone, as one process would: the others may be at another batch, or at none.
+    """
+    handles, local = [], []
     for module in model.modules():
+        if isinstance(module, nn.SyncBatchNorm) and "forward" not in module.__dict__:
+            module.__dict__["forward"] = MethodType(_BatchNorm.forward, module)
+            local.append(module)
         if isinstance(module, _NormBase):
             if mode == "train" and _is_frozen(module):
                 continue  # it is kept as it is on purpose, and so are its statistics
@@ -63,6 +71,8 @@ def batch_norm_in(model: nn.Module, mode: str) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+        for norm in local:
+            del norm.__dict__["forward"]
 
 
 def _only_with_statistics(module: nn.Module, args: tuple[Any, ...]) -> None:

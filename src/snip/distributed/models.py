@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 from torch import nn
 
-from snip.anatomy.parameters import is_compiled, is_sharded, unwrap
+from snip.anatomy.parameters import is_sharded, unwrap, wrappers
 from snip.common.errors import InputError
 from snip.distributed.ranks import ALONE, Ranks, answered
-from snip.distributed.shards import ranks_of_tensors
+from snip.distributed.shards import FSDP1, ranks_of_tensors
 
 # How processes share a model: whole in each, or a part in each.
 REPLICATED, SHARDED = "DistributedDataParallel", "fully_shard"
@@ -21,21 +21,21 @@ DDP = nn.parallel.DistributedDataParallel
 
 def ranks_of(model: nn.Module) -> Ranks:
     """The processes that share a model; this one alone if it is an ordinary module."""
-    for module in _wrappers(model):
+    for module in wrappers(model):
         if isinstance(module, DDP):
             return Ranks(module.process_group)
-    split = {name: p for name, p in unwrap(model).named_parameters() if is_sharded(p)}
+    split = {name: p for name, p in resharded(model).named_parameters() if is_sharded(p)}
     return ranks_of_tensors(split) if split else ALONE
 
 
 def sharing(model: nn.Module) -> str | None:
     """REPLICATED, SHARDED, or None for an ordinary module. What cannot be taken is refused."""
-    _refuse_fsdp1(model)
-    plain = unwrap(model)
+    plain = resharded(model)
+    _refuse_others(model, plain)
     split = {name: p for name, p in plain.named_parameters() if is_sharded(p)}
     if split:
         ranks_of_tensors(dict(plain.named_parameters()))
-        roots = [name for name, module in plain.named_modules() if _is_fsdp(module)]
+        roots = [name for name, module in plain.named_modules() if is_fsdp(module)]
         for name in split:
             if not any(name.startswith(f"{root}." if root else "") for root in roots):
                 raise InputError(
@@ -43,67 +43,88 @@ def sharing(model: nn.Module) -> str | None:
                     "parallel?), which is not supported: use fully_shard alone, or DDP."
                 )
         return SHARDED
-    return REPLICATED if any(isinstance(module, DDP) for module in _wrappers(model)) else None
+    return REPLICATED if _is_replicated(model) else None
+
+
+def resharded(model: nn.Module) -> nn.Module:
+    """The user's own module, each of whose parameters is this process's part of it under FSDP2.
+
+    After a forward without a backward, such as an evaluation, the outermost module of FSDP2 still
+    has its parameters whole. Those are temporary copies: what is written into them is lost.
+    """
+    plain = unwrap(model)
+    for module in plain.modules():
+        if is_fsdp(module):
+            cast(Any, module).reshard()
+    return plain
 
 
 def inner(model: nn.Module) -> nn.Module:
     """The model that a process computes with by itself: without DDP, whose forward and backward
     passes talk to other processes."""
-    return unwrap(model) if any(isinstance(m, DDP) for m in _wrappers(model)) else model
+    return unwrap(model) if _is_replicated(model) else model
 
 
 @contextmanager
 def backward_aside(model: nn.Module, ranks: Ranks) -> Iterator[None]:
     """Inside the block backward passes of FSDP2 may write into `.grad`, which then comes back.
 
-    Its gradients are had in no other way: they are summed over processes on their way there. What
-    was gathered of other processes' parts when a pass fails is let go.
+    FSDP2 sums gradients over processes only on their way into `.grad`: torch.autograd.grad would
+    not give them. Hooks that wait there, such as an optimiser's that steps in the backward pass,
+    are not called. What was gathered of other processes' parts when a pass fails is let go.
     """
     parameters = list(unwrap(model).parameters())
-    before = [parameter.grad for parameter in parameters]
+    gradients = [parameter.grad for parameter in parameters]
+    waiting = [p._post_accumulate_grad_hooks or {} for p in parameters]
+    hooks = [dict(theirs) for theirs in waiting]
+    for theirs in waiting:
+        theirs.clear()
+    _forget_gradients(parameters)
     try:
         with answered(ranks):
             yield
     finally:
-        for module in unwrap(model).modules():
-            if _is_fsdp(module):
-                cast(Any, module).reshard()
-        for parameter, gradient in zip(parameters, before, strict=True):
+        resharded(model)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
+        for theirs, before in zip(waiting, hooks, strict=True):
+            theirs.update(before)
 
 
-def gradient_by_backward(loss: torch.Tensor, weights: Any) -> list[torch.Tensor | None]:
-    """The mean over processes of dL/dw, of which each gets its part."""
-    for weight in weights:
-        weight.grad = None
+def gradient_by_backward(
+    model: nn.Module, loss: torch.Tensor, weights: Sequence[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """The mean over processes of dL/dw, of which each gets its part. For `backward_aside`."""
     loss.backward()
     found = [weight.grad for weight in weights]
-    for weight in weights:
-        weight.grad = None  # so that whoever has used a gradient up can free it
+    # All of them, also of parameters that do not compete: nobody else frees those.
+    _forget_gradients(unwrap(model).parameters())
     return found
 
 
-def _wrappers(model: nn.Module) -> Iterator[nn.Module]:
-    """The model and what it wraps, from outside to the user's own module."""
-    while True:
-        yield model
-        if isinstance(model, (DDP, nn.DataParallel)):
-            model = model.module
-        elif is_compiled(model):
-            model = cast(nn.Module, model._orig_mod)
-        else:
-            return
+def _forget_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
 
 
-def _is_fsdp(module: nn.Module) -> bool:
+def _is_replicated(model: nn.Module) -> bool:
+    return any(isinstance(module, DDP) for module in wrappers(model))
+
+
+def is_fsdp(module: nn.Module) -> bool:
     """Whether `fully_shard` wrapped it; by name, so that FSDP is not imported for the question."""
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
 
 
-def _refuse_fsdp1(model: nn.Module) -> None:
+def _refuse_others(model: nn.Module, plain: nn.Module) -> None:
+    """Refuse FSDP1, and DDP of a part of the model: each process would score by itself."""
     for name, module in model.named_modules():
         if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):
+            raise InputError(f"{name or 'the model'!r} is wrapped in {FSDP1}")
+    for name, module in plain.named_modules():
+        if isinstance(module, DDP):
             raise InputError(
-                f"{name or 'the model'!r} is wrapped in FSDP1 (FullyShardedDataParallel), which is "
-                "not supported: use torch.distributed.fsdp.fully_shard (FSDP2), or DDP."
+                f"{name!r} inside the model is wrapped in {REPLICATED}, and what is around it is "
+                f"not: wrap the whole model ({REPLICATED}(model)), or prune the part that is "
+                f"wrapped (snip.prune(model.{name}, ...))."
             )

@@ -36,7 +36,7 @@ class Ranks:
         """The sum of every process's tensor of this shape, written into it."""
         if not self.alone:
             moved = tensor.to(self._device(tensor))
-            with self._talking():
+            with answered(self):
                 dist.all_reduce(moved, group=self.group)
             if moved is not tensor:
                 tensor.copy_(moved)
@@ -47,7 +47,7 @@ class Ranks:
         if self.alone:
             return [value]
         found: list[Any] = [None] * self.size
-        with self._talking():
+        with answered(self):
             dist.all_gather_object(found, value, group=self.group)
         return found
 
@@ -56,7 +56,7 @@ class Ranks:
         if self.alone:
             return value
         box = [value]
-        with self._talking():
+        with answered(self):
             source = dist.get_global_rank(self.group, 0)
             dist.broadcast_object_list(box, source, group=self.group)
         return box[0]
@@ -67,7 +67,7 @@ class Ranks:
             return [tensor]
         moved = tensor.to(self._device(tensor))
         found = [torch.empty_like(moved) for _ in range(self.size)]
-        with self._talking():
+        with answered(self):
             dist.all_gather(found, moved, group=self.group)
         return [one.to(tensor.device) for one in found]
 
@@ -109,22 +109,18 @@ class Ranks:
             return tensor.device
         return torch.device("cuda", torch.cuda.current_device())
 
-    @contextmanager
-    def _talking(self) -> Iterator[None]:
-        with answered(self):
-            yield
-
 
 @contextmanager
 def answered(ranks: Ranks) -> Iterator[None]:
     """Turn what torch raises when another process is gone or silent into a sentence.
 
-    Gloo raises a plain RuntimeError that names itself, other back ends torch's own kinds.
+    Gloo raises a plain RuntimeError that names the file of its transport, other back ends torch's
+    own kinds.
     """
     try:
         yield
     except RuntimeError as error:
-        lost = isinstance(error, dist.DistError) or "gloo" in str(error)
+        lost = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
         if ranks.alone or isinstance(error, RankError) or not lost:
             raise
         raise RankError(

@@ -19,6 +19,11 @@ from snip.common.errors import InputError
 from snip.distributed.ranks import ALONE, Ranks
 
 Tensors = Mapping[str, torch.Tensor]
+# The end of the sentence that refuses it.
+FSDP1 = (
+    "FSDP1 (FullyShardedDataParallel), which is not supported: use "
+    "torch.distributed.fsdp.fully_shard (FSDP2), or DDP."
+)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -64,6 +69,8 @@ def whole_masks(own: Tensors, like: Tensors) -> dict[str, torch.Tensor]:
 
 def ranks_of_tensors(tensors: Tensors) -> Ranks:
     """The processes over which some tensors are split; this one alone if they are whole."""
+    if not tensors:
+        return ALONE
     first, *others = tensors.values()
     for name, tensor in tensors.items():
         check_split(name, tensor)
@@ -87,10 +94,7 @@ def check_split(name: str, tensor: torch.Tensor) -> None:
         return
     placements = getattr(tensor, "placements", None)
     if placements is None:
-        raise InputError(
-            f"{name!r} is a flat parameter of FSDP1 (FullyShardedDataParallel), which is not "
-            "supported: use torch.distributed.fsdp.fully_shard (FSDP2), or DDP."
-        )
+        raise InputError(f"{name!r} is a flat parameter of {FSDP1}")
     if len(placements) != 1 or str(placements[0]) != "S(0)":
         raise InputError(
             f"{name!r} is sharded as {tuple(placements)}, which is not supported (tensor parallel, "

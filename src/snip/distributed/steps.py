@@ -10,6 +10,11 @@ from snip.common.errors import InputError
 from snip.distributed.ranks import Ranks
 
 
+def no_batches(where: str = "") -> InputError:
+    """The error for data that has nothing in it."""
+    return InputError(f"there were no batches{where}: give at least one (an exhausted generator?).")
+
+
 @dataclass(frozen=True)
 class Step:
     """One batch of this process, and what it counts beside those of the others."""
@@ -40,10 +45,7 @@ def steps(
                 break
         weights = ranks.everyones(weight)
         if not index and not all(weights):
-            raise InputError(
-                f"there were no batches in process {weights.index(0)}: give every process at least "
-                "one (an exhausted generator?)."
-            )
+            raise no_batches(f" in process {weights.index(0)}")
         total = sum(weights)
         if not total:
             return

@@ -20,6 +20,7 @@ from snip.anatomy.copying import copy_of
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.progress import track
 from snip.common.timing import Work, best_times
+from snip.distributed.ranks import everybody
 from snip.engine.layers.packing import DENSE, SPARSE
 from snip.masks.holding import rezero
 
@@ -40,8 +41,7 @@ def is_slower(seconds: Mapping[str, float]) -> bool:
 
 def timing_decides() -> bool:
     """Whether parameters may depend on timings: not where processes must have the same ones."""
-    group = torch.distributed
-    return not (group.is_available() and group.is_initialized() and group.get_world_size() > 1)
+    return everybody().alone
 
 
 def step_seconds(dense: nn.Module, sparse: nn.Module, work_of: WorkOf) -> Seconds:

@@ -14,6 +14,7 @@ The module has it whole; a parameter that is split over processes (FSDP2) has it
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,10 +23,13 @@ from torch import nn
 
 from snip.anatomy.parameters import is_sharded
 from snip.common.errors import warn
+from snip.distributed.models import is_fsdp
 from snip.distributed.shards import part
+from snip.masks import replaced
 from snip.masks.keep import Keep
 from snip.masks.moments import lift
 from snip.masks.provenance import Provenance
+from snip.masks.replaced import warn_of
 from snip.masks.watching import after_every_step
 
 RIDER = "_snip_keep"  # on a Parameter: its Keep
@@ -45,7 +49,7 @@ def hold(model: nn.Module, masks: Mapping[str, torch.Tensor], provenance: Proven
         kept = {key: mask for key, (_, mask) in _held_pairs(module)}
         _release_module(module)
         pairs = {key: (module._parameters[key], mask) for key, mask in (kept | own).items()}
-        module.__dict__[HELD] = _Held(pairs)
+        module.__dict__[HELD] = _Held(pairs, module)
         module.register_load_state_dict_post_hook(_after_load)
     model.__dict__[PROVENANCE] = provenance
     _drop_load_hook(model, _rezero_after_load)
@@ -62,14 +66,33 @@ def release(model: nn.Module) -> None:
 
 def held(model: nn.Module) -> tuple[dict[str, torch.Tensor], Provenance] | None:
     """The masks that `model` holds, in its parameters' order, and their provenance."""
+    lost = follow(model)
+    warn_of(lost)
     found = {}
     for prefix, module in model.named_modules():
         for key, (_, mask) in _held_pairs(module):
             found[f"{prefix}.{key}" if prefix else key] = mask.clone()
+    for name in lost:
+        del found[name]
     if not found:
         return None
     order = [name for name, _ in model.named_parameters() if name in found]
     return {name: found[name] for name in order}, model.__dict__.get(PROVENANCE, Provenance())
+
+
+def follow(model: nn.Module) -> list[str]:
+    """Put masks on the DTensors that took the place of held parameters.
+
+    Returns the names of other parameters that did, which are dense.
+    """
+    lost = [
+        f"{prefix}.{key}" if prefix else key
+        for prefix, module in model.named_modules()
+        if HELD in module.__dict__
+        for key in replaced.follow(module.__dict__[HELD], module)
+    ]
+    # What is whole for a while under FSDP2 gets its mask when it is split again.
+    return [] if lost and any(map(is_fsdp, model.modules())) else lost
 
 
 def leave(model: nn.Module) -> None:
@@ -101,8 +124,11 @@ def is_emptied(parameter: torch.Tensor) -> bool:
 class _Held:
     """The masks of one module's own parameters; a copied or loaded module has its own."""
 
-    def __init__(self, pairs: Mapping[str, tuple[Any, torch.Tensor]]) -> None:
+    def __init__(
+        self, pairs: Mapping[str, tuple[Any, torch.Tensor]], module: nn.Module | None
+    ) -> None:
         self.pairs = dict(pairs)
+        self.module = _weakly(module)
         self.bind()
 
     def bind(self) -> None:
@@ -115,6 +141,13 @@ class _Held:
             if parameter.grad is not None:
                 keep.on_gradient(parameter)
             keep.watch_gradient(parameter)
+        replaced.watch(self)
+
+    def rebind(self, module: nn.Module) -> None:
+        """Put the masks on the parameters that the module has now."""
+        self.unbind()
+        self.pairs = {key: (module._parameters[key], mask) for key, (_, mask) in self.pairs.items()}
+        self.bind()
 
     def unbind(self) -> None:
         """Take the masks off the parameters, which keep their values."""
@@ -126,14 +159,21 @@ class _Held:
     def __deepcopy__(self, memo: dict[int, Any]) -> _Held:
         # The memo returns the parameters of the copied module. The masks are never written to, so
         # that copies can share them.
-        return _Held({k: (copy.deepcopy(p, memo), mask) for k, (p, mask) in self.pairs.items()})
+        pairs = {k: (copy.deepcopy(p, memo), mask) for k, (p, mask) in self.pairs.items()}
+        return _Held(pairs, memo.get(id(self.module())))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"pairs": self.pairs}
+        return {"pairs": self.pairs, "module": self.module()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.pairs = state["pairs"]
+        self.module = _weakly(state.get("module"))
         self.bind()
+
+
+def _weakly(module: nn.Module | None) -> Callable[[], nn.Module | None]:
+    """A module that lives no longer for being held on to here: it is what has the masks."""
+    return (lambda: None) if module is None else weakref.ref(module)
 
 
 def _release_module(module: nn.Module) -> None:
@@ -161,12 +201,7 @@ def _held_pairs(module: nn.Module) -> Iterator[tuple[str, tuple[Any, torch.Tenso
 
 def _after_load(module: nn.Module, _incompatible_keys: Any) -> None:
     """Mask what was loaded; with `assign=True` the module even has new parameters."""
-    held_here = module.__dict__[HELD]
-    held_here.unbind()
-    held_here.pairs = {
-        key: (module._parameters[key], mask) for key, (_, mask) in held_here.pairs.items()
-    }
-    held_here.bind()
+    module.__dict__[HELD].rebind(module)
 
 
 def after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:

@@ -21,6 +21,7 @@ from snip.common.errors import FileError, InputError, KindError
 from snip.common.figures import percent
 from snip.common.files import parsed_json, reading, write_tensors
 from snip.common.places import PathLike
+from snip.distributed.models import resharded
 from snip.distributed.shards import local, part, whole_masks
 from snip.masks import fitting, holding
 from snip.masks.guessing import guessed
@@ -141,8 +142,8 @@ class Masks(Mapping[str, torch.Tensor]):
         Masks that the model already holds are replaced where these name the same parameters. If
         the masks do not fit the model, nothing is changed.
         """
+        model = resharded(model)
         self.check_fit(model)
-        model = unwrap(model)
         changed = fitting.changed_by(self, model)
         holding.hold(model, self._masks, self.provenance)
         for normed in changed:
@@ -160,6 +161,7 @@ class Masks(Mapping[str, torch.Tensor]):
                     f"{alive:,} pruned weights of {name!r} are not zero: the masks are not "
                     "applied to this model; call masks.apply(model)."
                 )
+        holding.follow(unwrap(model))
 
     @classmethod
     def from_zeros(cls, model: nn.Module, params: Predicate | None = None) -> Masks:
@@ -168,7 +170,7 @@ class Masks(Mapping[str, torch.Tensor]):
         A tensor that is zero all over may only not be trained yet: such a weight is kept whole,
         and such a bias gets no mask.
         """
-        chosen = require_prunable(model, params)
+        chosen = require_prunable(resharded(model), params)
         found = {name: local(parameter) != 0 for name, parameter in chosen.items()}
         return cls(guessed(whole_masks(found, chosen)), Provenance(method="from_zeros"))
 

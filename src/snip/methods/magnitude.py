@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from snip.anatomy.parameters import Predicate, require_prunable
+from snip.distributed.models import resharded
 from snip.methods.kinds import ANYHOW, WEIGHTS, AtInitialisation, Needs
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores
@@ -23,7 +24,7 @@ def magnitude(
     scoring: Scoring = Scoring(),
 ) -> Scores:
     """|w| per parameter name. In one ranking, layers with many inputs lose the most."""
-    weights = require_prunable(model, params)
+    weights = require_prunable(resharded(model), params)
     return {
         name: weight.detach().to(torch.promote_types(weight.dtype, torch.float32)).abs()
         for name, weight in weights.items()

@@ -28,11 +28,17 @@ def random_scores(
 
     `torch.manual_seed` before the call repeats them, on every device; a second call draws others.
     """
-    chosen, generator = require_prunable(model, params), fresh_generator()
+    generator = fresh_generator()
     # Processes that share a model all draw what the first of them would.
     generator.manual_seed(ranks_of(model).first(generator.initial_seed()))
-    drawn = {name: torch.rand(p.shape, generator=generator) for name, p in chosen.items()}
-    return {n: sharded_like(part(score, chosen[n]), chosen[n]) for n, score in drawn.items()}
+    return {name: _drawn(p, generator) for name, p in require_prunable(model, params).items()}
+
+
+def _drawn(parameter: nn.Parameter, generator: torch.Generator) -> torch.Tensor:
+    """Drawn whole; of a sharded parameter only this process's part stays in memory."""
+    whole = torch.rand(parameter.shape, generator=generator)
+    own = part(whole, parameter)
+    return sharded_like(own.clone() if own is not whole else whole, parameter)
 
 
 def fresh_generator() -> torch.Generator:

@@ -18,6 +18,7 @@ from snip.anatomy.parameters import Predicate, unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, SnipWarning, warn
 from snip.common.progress import track
+from snip.distributed.calls import first_ones_call
 from snip.distributed.models import SHARDED, ranks_of, sharing
 from snip.distributed.shards import local, part, ranks_of_tensors, sharded_like
 from snip.masks import Masks
@@ -83,9 +84,12 @@ class Scorer:
             else:
                 with ranks_of(self.model).together():
                     look(self.model, self.seen, self.loss_fn)
-        self.learned = counter.learned
-        # Processes that share the model must follow the same paths: those of the first one's call.
-        self.uses, self.call = ranks_of(self.model).first((counter.uses, counter.call))
+        # Processes that share the model must follow the same paths: those of the first one's call,
+        # to the outputs from which any of them learns.
+        ranks = ranks_of(self.model)
+        self.learned = LearnedOutputs.of_all(ranks.everyones(counter.learned))
+        self.uses = ranks.first(counter.uses)
+        self.call = first_ones_call(ranks, counter.call, self.model)
         return scores if reads_data else self.scores()
 
     def provenance(self) -> dict[str, Any]:

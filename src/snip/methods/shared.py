@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -12,9 +13,9 @@ from torch import nn
 
 from snip.anatomy.packed import packed_parts
 from snip.anatomy.parameters import Predicate, prunable_parameters
-from snip.common.errors import InputError, listed, shown
+from snip.common.errors import InputError, listed, warn
 from snip.distributed.models import REPLICATED, SHARDED, sharing
-from snip.distributed.ranks import Ranks
+from snip.distributed.ranks import Ranks, everybody
 from snip.masks import Masks
 from snip.methods.kinds import AtInitialisation
 from snip.scoring.batches import SeenBatches
@@ -32,6 +33,22 @@ def check_not_shared(model: nn.Module, name: str) -> None:
             f"method {name!r} trains, which it does in one process: the model is under {shared}. "
             "Prune it before wrapping it and masks.apply(model) after that, or use a method such "
             "as 'snip'."
+        )
+
+
+def warn_of_own_masks(model: nn.Module) -> None:
+    """Say that nobody compares what processes find that prune a model of their own each.
+
+    The first process says nothing: it may prune for all of them. If every process prunes, there
+    are others too.
+    """
+    everyone = everybody()
+    if everyone.rank and sharing(model) is None:
+        warn(
+            f"process {everyone.rank} of {everyone.size} prunes a model that it does not share: "
+            "if the data, the weights or the seed differ, so do the masks, and the replicas will "
+            f"train apart. Prune the model after wrapping it in {REPLICATED} or {SHARDED}, or in "
+            "one process, and masks.apply(model) in all."
         )
 
 
@@ -82,7 +99,7 @@ def check_alike(
     """Raise in every process unless all of them ask for the same, of the same model."""
     if ranks.alone:
         return
-    facts = {option: shown(value) for option, value in asked.items()}
+    facts = _settings(asked)
     replicas = sharing(model) == REPLICATED
     for name, parameter in prunable_parameters(model, params).items():
         values = f", checksum {_checksum(parameter):x}" if replicas else ""
@@ -91,6 +108,17 @@ def check_alike(
     seen = SeenBatches(batches, asked["scoring"].batch_dim)
     facts["batches that can be read again"] = str(seen.can_be_read_again)
     ranks.agree(facts, ALIKE)
+
+
+def _settings(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What is asked for, as plain values that can be sent and compared whole."""
+    scoring, scope = asked["scoring"], asked["scope"]
+    facts = {option: value for option, value in asked.items() if option not in ("scoring", "scope")}
+    facts |= {"granularity": repr(asked["granularity"])}
+    facts |= {f"scoring.{option}": value for option, value in asdict(scoring).items()}
+    if isinstance(scope, str):
+        return facts | {"scope": scope}
+    return facts | {f"scope of {name!r}": float(share) for name, share in scope.items()}
 
 
 def _checksum(parameter: torch.Tensor) -> int:

@@ -20,6 +20,7 @@ from snip.anatomy.parameters import Predicate, require_prunable, unwrap
 from snip.anatomy.undisturbed import batch_norm_in
 from snip.common.checks import all_finite
 from snip.common.errors import InputError, first_line
+from snip.distributed.calls import first_ones_call
 from snip.distributed.models import REPLICATED, ranks_of
 from snip.methods.kinds import WEIGHTS, AtInitialisation, Needs
 from snip.methods.schedules import exponential
@@ -47,9 +48,7 @@ def synflow(
     ids and other whole numbers stay as they are, and embeddings take part as weights do.
     """
     chosen = require_prunable(model, params)
-    # Each process may have seen another batch, of other whole numbers: the first one's counts.
-    seen = ranks_of(model).first(first_call(model, batches, loss_fn))
-    args, kwargs = _ones(seen, scoring.batch_dim)
+    args, kwargs = _ones(_seen(model, batches, loss_fn), scoring.batch_dim)
     linear = linearized(unwrap(model))
     weights = [linear.get_parameter(name) for name in chosen]
     with torch.inference_mode(False), torch.enable_grad(), batch_norm_in(linear, "eval"):
@@ -73,6 +72,23 @@ def linearized(model: nn.Module) -> nn.Module:
                 key = keys.get(name, name.rpartition(".")[2])
                 tensor.zero_() if any(shift in key for shift in SHIFTS) else tensor.abs_()
     return linear
+
+
+def _seen(model: nn.Module, batches: Any, loss_fn: LossFn | None) -> Call:
+    """How the loss calls the model.
+
+    Each process may have seen another batch, of other whole numbers: the first one's counts.
+    """
+    ranks = ranks_of(model)
+    with ranks.together():
+        own = first_call(model, batches, loss_fn)
+    seen = first_ones_call(ranks, own, model)
+    if seen is None:
+        raise InputError(
+            "what the loss calls the model with cannot be sent to other processes (pickle): call "
+            "it with tensors and plain values, or use another method, such as snip or force."
+        )
+    return seen
 
 
 def _ones(call: Call, batch_dim: int) -> Call:

@@ -6,7 +6,7 @@ input reaches those is no harm.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -31,6 +31,16 @@ class LearnedOutputs:
     def __init__(self) -> None:
         self._arrived: dict[tuple[int, ...], set[int]] = {}  # dimensions -> places with a gradient
         self._onward: dict[tuple[int, ...], dict[int, set[int]]] = {}  # place -> those it leads to
+
+    @classmethod
+    def of_all(cls, found: Iterable[LearnedOutputs]) -> LearnedOutputs:
+        """What several have noted of the same model: an output that any of them learns from."""
+        joined = cls()
+        for one in found:
+            for kind, places in one._arrived.items():
+                joined._arrived.setdefault(kind, set()).update(places)
+            joined._onward = one._onward | joined._onward
+        return joined
 
     def watch(self, output: Any) -> None:
         """Note where a gradient arrives, whenever one does."""

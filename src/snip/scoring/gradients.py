@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from operator import length_hint
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ from snip.distributed.models import (
 )
 from snip.distributed.ranks import Ranks
 from snip.distributed.shards import local, sharded_like
-from snip.distributed.steps import steps
+from snip.distributed.steps import no_batches, steps
 from snip.scoring.batches import (
     Batch,
     LossFn,
@@ -67,12 +68,12 @@ def accumulated_gradients(
     processes share the model, the batches are those of all of them.
     """
     scoring = checked_scoring(scoring)
+    ranks, sharded = ranks_of(model), sharing(model) == SHARDED
     chosen = require_prunable(model, params)
     loss_fn = checked_loss_fn(loss_fn)
-    ranks, sharded = ranks_of(model), sharing(model) == SHARDED
     model, mean = inner(model), _Mean(scoring, sensitivity)
     if sharded:
-        derivative = _sharded(derivative)
+        derivative = _sharded(derivative, model)
 
     def weight_of(index: int, batch: Batch) -> int:
         size = batch_size(batch, scoring.batch_dim)
@@ -135,7 +136,7 @@ class _Mean:
     def require_some(self) -> None:
         """Refuse to go on without any batch."""
         if not self.values:
-            raise InputError("there were no batches: give at least one (an exhausted generator?).")
+            raise no_batches()
 
     def over(self, ranks: Ranks) -> None:
         """From the mean over this process's data to that over the data of all of them."""
@@ -158,14 +159,14 @@ class _Mean:
         return {name: sharded_like(self.values[name], p) for name, p in params.items()}
 
 
-def _sharded(derivative: Derivative) -> Derivative:
+def _sharded(derivative: Derivative, model: nn.Module) -> Derivative:
     """What stands for a derivative in a model that is sharded; only the gradient can be had."""
     if derivative is not gradient:
         raise InputError(
             "the model is sharded (fully_shard), where only first derivatives can be had: use "
             "another method, such as 'snip', or DDP."
         )
-    return gradient_by_backward
+    return partial(gradient_by_backward, model)
 
 
 def _scaled(

@@ -12,6 +12,7 @@ from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
 from snip.distributed.models import inner
+from snip.distributed.steps import no_batches
 from snip.scoring.batches import LossFn, as_batches, checked_loss_fn, is_pair_of_tensors
 
 
@@ -56,4 +57,4 @@ def look(model: nn.Module, batches: Any, loss_fn: LossFn | None) -> None:
             else:
                 call(own, batch[0] if is_pair_of_tensors(batch) else batch)
         return
-    raise InputError("there were no batches: give at least one (an exhausted generator?).")
+    raise no_batches()

@@ -10,26 +10,26 @@ bench/topk.py has the time beside `numpy.partition` and `torch.topk`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from snip.distributed.ranks import ALONE, Ranks
 from snip.distributed.shards import local, part, ranks_of_tensors, whole_masks
+from snip.selection.competition import ALIKE, PIECE, Competition
 from snip.selection.digits import Cost, decisive_score
 
-PIECE = 1 << 20  # elements that a thread splits at a time: fewer cost more in handing out work
-WAVE = 16  # pieces that threads split before the places found are counted against the bound
+WAVE = 16  # pieces that threads split before it is asked whether there are too many places
 FEW = 1 << 22  # up to so many elements a flat copy is small, and the fastest way
 STRIDE = 251  # every 251st element is in the sample; a prime, which no layer's shape has
 MANY = 1 << 20  # from so many elements on a sample pays, where they have different costs
 WIDE = 6.0  # standard deviations of the sample's rank on each side: the k-th is hardly ever outside
 MOST = 16  # the share 1/16 of the elements may be collected, which bounds the memory
-Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def keep_top(
@@ -47,14 +47,19 @@ def keep_top(
     wide = torch.float64 if double else torch.float32
     prices = {name: costs[name] if costs else 1 for name in scores}
     within = within or {}
-    if _total_cost(scores, within, prices) <= kept:
+    total, ranks = _total_cost(scores, within, prices), ranks_of_tensors(scores)
+    if not ranks.alone:
+        sizes = [(name, tuple(s.shape), str(s.dtype), prices[name]) for name, s in scores.items()]
+        facts = {"kept": kept, "of": total, "scores": crc32(repr(sizes).encode())}
+        ranks.agree(facts | {"within": _checksum(within)}, ALIKE)
+    if total <= kept:
         return {name: _allowed(score.shape, within.get(name)) for name, score in scores.items()}
     if kept <= 0:
         return {name: torch.zeros(score.shape, dtype=torch.bool) for name, score in scores.items()}
     # Scores may belong to a graph; the threads below do not know of a `no_grad` around this call.
     own = {name: local(score) for name, score in scores.items()}
     flags = {name: part(mask, scores[name]) for name, mask in within.items() if name in scores}
-    race = _Race(own, flags, prices, wide, ranks_of_tensors(scores))
+    race = _Race(own, flags, prices, wide, ranks)
     return whole_masks(race.won(kept), scores)
 
 
@@ -75,18 +80,16 @@ def _total_cost(
     )
 
 
-@dataclass(frozen=True)
-class _Race:
-    """The scores that compete, where they may win, and what an element of each tensor costs.
+def _checksum(masks: Mapping[str, torch.Tensor]) -> int:
+    found = 0
+    for name, mask in masks.items():
+        bits: Any = mask.cpu().contiguous().numpy()
+        found = crc32(bits, crc32(name.encode(), found))
+    return found
 
-    Each of `ranks` has the next part of every tensor.
-    """
 
-    scores: Mapping[str, torch.Tensor]
-    within: Mapping[str, torch.Tensor]
-    costs: Mapping[str, Cost]
-    wide: torch.dtype
-    ranks: Ranks = ALONE
+class _Race(Competition):
+    """The ways to find the threshold, of which the fastest is taken."""
 
     def won(self, kept: Cost) -> dict[str, torch.Tensor]:
         """The masks, by the fastest way there is. Of many processes each gets its own part."""
@@ -103,16 +106,22 @@ class _Race:
         total = sum(score.numel() for score in self.scores.values())
         if total <= (MANY if self.one_cost() is None else FEW):
             return None
-        low, high = self._bounds(kept)
+        bounds = self._bounds(kept)
+        if bounds is None:
+            return None
+        low, high = bounds
         room = total // MOST
         masks: dict[str, torch.Tensor] = {}
         places: dict[str, torch.Tensor] = {}
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             for name in self.scores:
-                masks[name], places[name], above = self._split(name, low, high, room, pool)
+                split = self._split(name, low, high, room, pool)
+                if split is None:
+                    return None
+                masks[name], places[name], above = split
                 kept -= self.costs[name] * above
                 room -= len(places[name])
-                if kept < 0 or room < 0:
+                if kept < 0:
                     return None
         close = {n: score.reshape(-1).cpu()[places[n]] for n, score in self.scores.items()}
         if sum(self.costs[name] * len(found) for name, found in close.items()) < kept:
@@ -136,24 +145,6 @@ class _Race:
         """The same for any number of elements and any costs, by counting digits of all scores."""
         return decisive_score(self.scores, self.within, self.costs, self.wide, kept, self.ranks)
 
-    def above(self, threshold: torch.Tensor, kept: Cost) -> dict[str, torch.Tensor]:
-        """The masks: what is above the threshold, and the first that equal it for what is left."""
-        masks = {name: self.compare(torch.gt, name, threshold) for name in self.scores}
-        counts = torch.tensor([int(mask.count_nonzero()) for mask in masks.values()])
-        higher = zip(masks, self.ranks.summed(counts).tolist(), strict=True)
-        left = kept - sum(count * self.costs[name] for name, count in higher)
-        for name, mask in masks.items():
-            if left < min(self.costs.values()):
-                break
-            ties = self.compare(torch.eq, name, threshold)
-            left -= self.costs[name] * self._fill(mask, ties, int(left // self.costs[name]))
-        return masks
-
-    def one_cost(self) -> Cost | None:
-        """What every element costs; None if some cost more than others."""
-        different = set(self.costs.values())
-        return different.pop() if len(different) == 1 else None
-
     def _values(self, name: str, step: int = 1) -> npt.NDArray[np.floating]:
         """Every so many of a tensor's scores, without those that may not win."""
         flat = self.scores[name].reshape(-1)[::step].to(self.wide)
@@ -164,10 +155,11 @@ class _Race:
 
     def _split(
         self, name: str, low: float, high: float, room: int, pool: Executor
-    ) -> tuple[torch.Tensor, torch.Tensor, int]:
+    ) -> tuple[torch.Tensor, torch.Tensor, int] | None:
         """True where a score is above `high`, and how often; the places of those from low to high.
 
-        Only where an element may be kept; a few pieces after the first place too many it ends.
+        Only where an element may be kept. None if there are more places than `room`, of which no
+        more than that are ever listed: where most scores are equal they would fill the memory.
         """
         flat = self.scores[name].reshape(-1)
         flags = self.within[name].reshape(-1) if name in self.within else None
@@ -175,6 +167,7 @@ class _Race:
         # scores, and 130 to 160 without.
         kept = torch.empty(self.scores[name].shape, dtype=torch.bool, device="cpu")
         mask = kept.view(-1).numpy()
+        lock = Lock()
 
         def split(start: int) -> tuple[npt.NDArray[np.int64], int]:
             # numpy compares and finds few of many several times as fast as torch on one thread,
@@ -187,18 +180,28 @@ class _Race:
                 allowed = flags[piece].cpu().numpy()
                 above &= allowed
                 between &= allowed
+            nonlocal room
+            with lock:
+                room -= int(np.count_nonzero(between))
+            if room < 0:
+                return nothing, 0
             return np.flatnonzero(between) + start, int(np.count_nonzero(above))
 
-        found = [(np.empty(0, dtype=np.int64), 0)]
+        nothing: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        found = [(nothing, 0)]
         for wave in range(0, len(flat), WAVE * PIECE):
             found += pool.map(split, range(wave, min(wave + WAVE * PIECE, len(flat)), PIECE))
-            if sum(len(places) for places, _ in found) > room:
-                break
+            if room < 0:
+                return None
         places = torch.from_numpy(np.concatenate([places for places, _ in found]))
         return kept, places, sum(count for _, count in found)
 
-    def _bounds(self, kept: Cost) -> tuple[float, float]:
-        """Two values of a sample with the k-th largest score between them, in all likelihood."""
+    def _bounds(self, kept: Cost) -> tuple[float, float] | None:
+        """Two values of a sample with the k-th largest score between them, in all likelihood.
+
+        None if the sample met too few of the elements that may win, such as only a column of a
+        matrix that is pruned already.
+        """
         # Each stands for STRIDE elements. numpy sorts ten times as fast as torch.
         samples = {name: self._values(name, STRIDE) for name in self.scores}
         values = np.concatenate(list(samples.values()))
@@ -212,20 +215,8 @@ class _Race:
             values, spent = values[order], np.concatenate(costs)[order].cumsum() * STRIDE
             rank = int(np.searchsorted(spent, float(kept)))
         margin = int(WIDE * (rank + 1) ** 0.5) + 1
+        if rank - margin >= len(values):
+            return None
         high = float(values[rank - margin]) if rank >= margin else float("inf")
         low = float(values[rank + margin]) if rank + margin < len(values) else float("-inf")
         return low, high
-
-    def compare(self, rule: Rule, name: str, threshold: torch.Tensor) -> torch.Tensor:
-        """True where `rule` holds between a score and the threshold, and the element may win."""
-        found = rule(self.scores[name].to(self.wide), threshold).cpu().contiguous()
-        return found & self.within[name].cpu() if name in self.within else found
-
-    def _fill(self, mask: torch.Tensor, ties: torch.Tensor, count: int) -> int:
-        """Keep the first `count` ties in flat order; returns how many of them there were."""
-        places = torch.nonzero(ties.reshape(-1)).flatten()
-        found = self.ranks.everyones(len(places))
-        # Those of the processes before this one come first.
-        own = max(0, count - sum(found[: self.ranks.rank]))
-        mask.view(-1)[places[:own]] = True
-        return min(count, sum(found))
