@@ -15,6 +15,7 @@ import snip
 from snip.paths.connectivity import connectivity
 
 SPARSITY = 0.95
+LOST = 0.93  # where the batch's statistics leave MobileNet no path, and its norms' own leave all
 RANKING = {
     "inference": {"scoring": snip.Scoring(batch_norm="eval"), "floor": 0},
     "statistics": {"scoring": snip.Scoring(batch_norm="train"), "floor": 0},
@@ -57,10 +58,14 @@ def mobilenet():
     return nn.Sequential(*stem, *blocks, *last, *head), 8
 
 
-def has_a_path(build, **settings):
+def made(build):
     torch.manual_seed(0)
     model, size = build()
-    images, labels = torch.randn(20, 3, size, size), torch.arange(20) % 10
+    return model, (torch.randn(20, 3, size, size), torch.arange(20) % 10)
+
+
+def has_a_path(build, **settings):
+    model, (images, labels) = made(build)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         masks = snip.prune(model, (images, labels), sparsity=SPARSITY, **settings)
@@ -86,3 +91,22 @@ def test_the_bare_ranking_depends_on_the_mode(build, mode, expected):
 @pytest.mark.parametrize("build", [vgg, mobilenet])
 def test_the_defaults_keep_a_path_in_both(build):
     assert has_a_path(build)
+
+
+def test_a_network_without_a_path_is_scored_by_the_norms_own_statistics():
+    model, batch = made(mobilenet)
+    with pytest.warns(snip.SnipWarning, match=r"scoring=Scoring\(batch_norm='eval'\) instead"):
+        masks = snip.prune(model, batch, sparsity=LOST)
+    assert masks.provenance.batch_norm == "eval"
+    asked, batch = made(mobilenet)
+    scoring = snip.Scoring(batch_norm="eval")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert snip.prune(asked, batch, sparsity=LOST, scoring=scoring) == masks
+
+
+def test_batches_that_are_gone_leave_the_floors():
+    model, batch = made(mobilenet)
+    with pytest.warns(snip.SnipWarning, match="pruned with (floor|scope)="):
+        masks = snip.prune(model, (one for one in [batch]), sparsity=LOST)
+    assert masks.provenance.batch_norm == "train"

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from snip.anatomy.calling import example, inputs_of
-from snip.anatomy.packed import packed_parts
 from snip.anatomy.parameters import Predicate, left_out
 from snip.common.errors import InputError, nearest
 from snip.distributed.models import ranks_of
-from snip.masks import Masks, held_masks, versions
+from snip.masks import Masks, versions
 from snip.methods import (
     AtInitialisation,
     DuringTraining,
@@ -26,7 +23,8 @@ from snip.methods import (
     training_method,
 )
 from snip.methods.during import prune_trained
-from snip.methods.rounds import Scorer, in_rounds
+from snip.methods.ranking import AUTO, scored_and_selected
+from snip.methods.rounds import Scorer
 from snip.methods.shared import (
     check_alike,
     check_not_shared,
@@ -36,35 +34,26 @@ from snip.methods.shared import (
 )
 from snip.scoring.batches import LossFn
 from snip.scoring.checks import (
-    check_signal,
     scorable_parameters,
     warn_of_left_out,
     warn_of_parametrized,
     without_biases,
-    zero_biases,
 )
-from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring, checked_scoring
 from snip.selection.budgets import Scope, check_scope_names
 from snip.selection.checks import check_request, require_some_kept
-from snip.selection.costs import element_flops
 from snip.selection.granularity import (
-    Channel,
     Granularity,
     asked_sparsity,
     check_granularity,
     checked_granularity,
 )
-from snip.selection.repair import with_a_path
-from snip.selection.select import select
-from snip.selection.survivors import with_survivors
 from snip.training.config import TrainConfig
 
 BUDGETS = ("connections", "flops")
 BIASES = ("compete", "keep")
 # The options of `prune` that methods which train obey.
 OF_TRAINING = ("model", "batches", "sparsity", "params", "method", "training")
-AUTO = "auto"  # a floor only where no path would be left without one
 
 
 def prune(
@@ -120,9 +109,8 @@ def prune(
         params, kept = without_biases(model, params)
         out |= dict.fromkeys(kept, "bias, kept")
     scorer = Scorer(chosen, model, batches, loss_fn, params, scoring)
-    masks, scores = _scored_and_selected(scorer, asked)
-    about = {**scorer.provenance(), "method": name, "budget": budget, "left_out": out}
-    about |= {"zero_biases": zero_biases(model, scores), "seed": torch.initial_seed()}
+    masks = scored_and_selected(scorer, asked)
+    about = {"method": name, "budget": budget, "left_out": out, "seed": torch.initial_seed()}
     masks = masks.with_provenance(**about, versions=versions())
     check_same_masks(ranks, masks)
     masks.apply(model)
@@ -149,31 +137,6 @@ def _checked(
     return name, chosen, asked
 
 
-def _scored_and_selected(scorer: Scorer, asked: Mapping[str, Any]) -> tuple[Masks, Scores]:
-    """The masks, with a path where they can have one, and the scores that they are of."""
-    sparsity, granularity, scope = asked["sparsity"], asked["granularity"], asked["scope"]
-    floor = asked["floor"]
-    model = scorer.model
-    least = 0 if isinstance(floor, str) else floor
-    before = held_masks(model)
-    with scorer.awake() as scores:
-        silent = check_signal(model, scores)
-        costs = element_flops(scores, scorer.uses) if asked["budget"] == "flops" else None
-        granularity = _on_model(granularity, scorer)
-        selecting = partial(_selected, model, before, costs)
-        a_round = partial(selecting, granularity=granularity.on_the_way, floor=least)
-        scores = in_rounds(scorer, scores, a_round, sparsity, scope)
-    selecting = partial(
-        selecting, scores, sparsity=sparsity, granularity=granularity, scope=scope, floor=least
-    )
-    repair = floor == AUTO and scope == "global" and costs is None and granularity.takes_shares
-    masks = with_a_path(
-        model, selecting(), scorer.call, selecting, repair=repair,
-        batch_dim=scorer.scoring.batch_dim, learned=scorer.learned, silent=silent,
-    )  # fmt: skip
-    return masks, scores
-
-
 def _prune_trained(name: str, method: DuringTraining, given: Mapping[str, Any]) -> Masks:
     """`prune` by a method that trains. Options that it would not obey are refused."""
     for option, parameter in inspect.signature(prune).parameters.items():
@@ -187,34 +150,6 @@ def _prune_trained(name: str, method: DuringTraining, given: Mapping[str, Any]) 
     warn_of_own_masks(given["model"])
     where = given["model"], given["batches"], given["sparsity"]
     return prune_trained(name, method, *where, given["params"], given["training"])
-
-
-def _selected(
-    model: nn.Module,
-    within: Masks | None,
-    costs: Mapping[str, float] | None,
-    scores: Scores,
-    *,
-    granularity: Granularity,
-    **settings: Any,
-) -> Masks:
-    """What `select` keeps of this model: inside what it has left, and with what its norms need."""
-    scores = with_survivors(
-        model, scores, within=within, costs=costs, together=granularity.together
-    )
-    settings |= {"granularity": granularity, "packed": packed_parts(model)}
-    return select(scores, within=within, costs=costs, **settings)
-
-
-def _on_model(granularity: Granularity, scorer: Scorer) -> Granularity:
-    """The granularity with what it must know of the model that is scored."""
-    # Only units must be followed through a call; a loss may call the model's parts alone.
-    called = None
-    if isinstance(granularity, Channel):
-        called = inputs_of(scorer.model, scorer.call)
-        if called is None:
-            called = next((example(scorer.model, batch) for batch in scorer.seen.batches), None)
-    return granularity.on(scorer.model, called)
 
 
 def _check(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -55,6 +56,12 @@ class Scorer:
         self.call: Call | None = None  # what the model was first called with
         self.learned: LearnedOutputs | None = None  # the outputs on which the loss depends
         self.rounds = 1
+
+    def again(self, scoring: Scoring) -> Scorer:
+        """The same by another way of scoring, on the same batches."""
+        other = copy.copy(self)
+        other.scoring, other.seen, other.rounds = scoring, copy.copy(self.seen), 1
+        return other
 
     def scores(self, dense: Scores | None = None) -> Scores:
         """The scores of the model as it is; `dense` has the weights before any round."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any
 
@@ -17,7 +17,7 @@ LOSS_REDUCTIONS = ("mean", "sum")
 ZERO_PARTS = ("woken", "as-is")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scoring:
     """How to score; a wrong value is refused when the settings are made.
 
@@ -45,6 +45,11 @@ class Scoring:
     def authors(cls, **settings: Any) -> Scoring:
         """The settings of the authors' code, for the paper's experiments."""
         return cls(**{"batch_norm": "eval", "zero_parts": "as-is", **settings})
+
+    def __repr__(self) -> str:
+        """As a user would write it: what differs from the defaults."""
+        own = (f"{f.name}={v!r}" for f in fields(self) if (v := getattr(self, f.name)) != f.default)
+        return f"Scoring({', '.join(own)})"
 
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:

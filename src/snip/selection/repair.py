@@ -37,11 +37,13 @@ def with_a_path(
     batch_dim: int = 0,
     learned: LearnedOutputs | None = None,
     silent: Sequence[str] = (),
+    scoring: Any = None,
 ) -> Masks:
     """The masks, or with `repair` others if no path is left; a warning says what was done.
 
     `call` is what the model was called with, `learned` knows on which outputs the loss depends,
-    and `select(floor=...)` selects again; None if nothing can. A network without a path computes a
+    and `select(floor=...)` selects again; None if nothing can. `scoring` is another way to score,
+    to be tried before any floor where no output is reached. A network without a path computes a
     constant, and hours of training would be lost. It is repaired and not refused, because the
     repaired masks keep as many connections as were asked for, and a script that tries many
     sparsities goes on.
@@ -62,7 +64,9 @@ def with_a_path(
             return masks
         better = masks
         if found.reached < wanted:
-            better = _repaired(model, masks, _Search(follow, wanted, found.reached), select, repair)
+            search = _Search(follow, wanted, found.reached)
+            other = None if found.reached else scoring
+            better = _repaired(model, masks, search, select, repair, other)
             if better is masks and not found.reached:
                 return masks
         if not empty_layers(better, packed_parts(model)):
@@ -84,11 +88,17 @@ def _wanted(follow: Follow, masks: Masks, found: Reach | None) -> int:
 
 
 def _repaired(
-    model: nn.Module, masks: Masks, search: _Search, select: Select | None, repair: bool
+    model: nn.Module,
+    masks: Masks,
+    search: _Search,
+    select: Select | None,
+    repair: bool,
+    scoring: Any = None,
 ) -> Masks:
     """The masks or, if that is allowed, those of a cure; a warning names only what was tried."""
     lost, cannot = _lost(model, masks, search)
-    cure = None if select is None else search.among(_cures(masks), select)
+    cures = [] if scoring is None else [{"scoring": scoring}]
+    cure = None if select is None else search.among([*cures, *_cures(masks)], select)
     vain = f" Tried in vain: {'; '.join(search.failed)}." if search.failed else ""
     if cure is None:
         warn(f"{lost}{cannot}{vain}")
