@@ -1,6 +1,7 @@
 """Selecting 5% of many scores: time beside numpy.partition, memory, and what processes send.
 
 python bench/distributed.py [--scores 1000000000]             one process
+python bench/distributed.py --equal [--layers 1]               where 80% of the scores are zero
 python bench/distributed.py --processes 4 [--scores 10000000]  bytes that each process hands over
 
 Memory is the peak beyond the scores themselves. What numpy does in place is timed too: that gives
@@ -27,16 +28,20 @@ from snip.selection.topk import keep_top
 
 KEPT = 0.05
 LAYERS = 10
+ZERO = 1.2816  # four of five absolute values of normal numbers are below
+MORE = 0.5  # kept where most scores are equal, so that many of those are kept too
 FEW = 256  # bytes: what is gathered and is no more is a number of each process
 
 
-def made(total: int) -> dict[str, torch.Tensor]:
-    """Scores of some layers, drawn in place."""
+def made(total: int, layers: int = LAYERS, equal: bool = False) -> dict[str, torch.Tensor]:
+    """Scores of some layers, drawn in place; with `equal` most of them are zero."""
     generator = torch.Generator().manual_seed(0)
     scores = {}
-    for layer in range(LAYERS):
-        score = torch.empty(total // LAYERS)
-        scores[f"layer{layer}"] = score.normal_(generator=generator).abs_()
+    for layer in range(layers):
+        score = torch.empty(total // layers).normal_(generator=generator).abs_()
+        if equal:
+            score.sub_(ZERO).clamp_(min=0)
+        scores[f"layer{layer}"] = score
     return scores
 
 
@@ -87,9 +92,9 @@ def sent_bytes() -> Iterator[dict[str, int]]:
         yield sent
 
 
-def one_process(total: int) -> None:
-    scores = made(total)
-    kept = round(total * KEPT)
+def one_process(total: int, layers: int = LAYERS, equal: bool = False) -> None:
+    scores = made(total, layers, equal)
+    kept = round(total * (MORE if equal else KEPT))
     with peak() as extra:
         masks, ours = timed(lambda: keep_top(scores, kept))
     assert sum(int(mask.count_nonzero()) for mask in masks.values()) == kept
@@ -98,13 +103,14 @@ def one_process(total: int) -> None:
     flat = torch.cat([scores.pop(name) for name in list(scores)]).numpy()
     with peak() as theirs:
         flags, numpys = timed(lambda: flat >= np.partition(flat, total - kept)[total - kept])
-    assert float(flat[flags].min()) == np.float32(least)
+    assert float(flat[flags].min()) == np.float32(least)  # of equal ones numpy keeps all
     del flags
     _, in_place = timed(lambda: flat.partition(total - kept))
     print(
-        f"{total:,} scores: ours {ours:.2f} s, {extra[0] / total:.2f} bytes per score beyond the "
-        f"scores; numpy.partition and a comparison {numpys:.2f} s ({numpys / ours:.2f} x ours), "
-        f"{theirs[0] / total:.2f} bytes; numpy.partition in place {in_place:.2f} s"
+        f"{total:,} scores, tensors: {layers}: ours {ours:.2f} s, {extra[0] / total:.2f} bytes per "
+        f"score beyond the scores; numpy.partition and a comparison {numpys:.2f} s "
+        f"({numpys / ours:.2f} x ours), {theirs[0] / total:.2f} bytes; "
+        f"numpy.partition in place {in_place:.2f} s"
     )
 
 
@@ -136,9 +142,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scores", type=int, default=10_000_000)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--layers", type=int, default=LAYERS, help="tensors, in one process")
+    parser.add_argument("--equal", action="store_true", help="most scores are zero, half are kept")
     asked = parser.parse_args()
     if asked.processes == 1:
-        one_process(asked.scores)
+        one_process(asked.scores, asked.layers, asked.equal)
         return
     sizes = [asked.scores // 100, asked.scores // 10, asked.scores]
     with tempfile.TemporaryDirectory() as folder:

@@ -174,6 +174,7 @@ def test_a_score_that_one_process_has_is_refused_by_all(found):
         )
 
 
-def test_the_benchmark_finds_the_threshold_of_numpy(capsys):
-    one_process(50_000)  # which compares the two
+@pytest.mark.parametrize(("layers", "equal"), [(10, False), (1, True)])
+def test_the_benchmark_finds_the_threshold_of_numpy(layers, equal, capsys):
+    one_process(50_000, layers, equal)  # which compares the two
     assert "numpy.partition" in capsys.readouterr().out
