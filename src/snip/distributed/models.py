@@ -59,6 +59,29 @@ def resharded(model: nn.Module) -> nn.Module:
     return plain
 
 
+def require_whole(model: nn.Module, function: str) -> None:
+    """Refuse a model of which each process has a part."""
+    if any(is_fsdp(module) for module in unwrap(model).modules()):
+        raise InputError(
+            f"{function} wants a whole model, and of this {type(unwrap(model)).__name__} each "
+            "process has a part (fully_shard): load its weights into an ordinary one "
+            "(torch.distributed.checkpoint.state_dict.get_model_state_dict with "
+            "StateDictOptions(full_state_dict=True)) and call it with that."
+        )
+
+
+def require_unwrapped(model: nn.Module, function: str) -> None:
+    """Refuse a model that trains in several processes, which what is made of it would not."""
+    require_whole(model, function)
+    processes = ranks_of(model).size
+    if processes > 1:
+        raise InputError(
+            f"the model is wrapped in DDP for {processes} processes, and what {function} gives is "
+            "not: their weights would drift apart. Wrap it afterwards: "
+            f"DDP({function}(model.module, batch))."
+        )
+
+
 def inner(model: nn.Module) -> nn.Module:
     """The model that a process computes with by itself: without DDP, whose forward and backward
     passes talk to other processes."""

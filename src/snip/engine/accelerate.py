@@ -14,6 +14,7 @@ from snip.anatomy.calling import example
 from snip.anatomy.copying import copy_of
 from snip.anatomy.parameters import prunable_parameters, unwrap
 from snip.common.errors import InputError, KindError, listed, warn
+from snip.distributed.models import require_unwrapped, require_whole
 from snip.engine.accelerated import not_accelerated
 from snip.engine.exchange import with_ordinary_kinds, with_ordinary_layers
 from snip.engine.kernels.library import available, reason
@@ -67,6 +68,7 @@ def densify(model: nn.Module) -> nn.Module:
     It holds the masks and stands apart: the network given stays as it is. Of an ordinary model, as
     `accelerate` gives back one that is faster dense, it is a copy.
     """
+    require_whole(model, "snip.densify")
     model = unwrap(model)
     if not isinstance(model, Accelerated):
         return copy_of(model)
@@ -110,6 +112,7 @@ def sparse_or_dense(
 
     `work_of` says what is timed of a network: unless it is given, a step of an ordinary loop.
     """
+    require_unwrapped(model, "snip.accelerate")
     model = unwrap(model)
     if isinstance(model, Accelerated):
         raise InputError("the model is accelerated already: snip.densify(model) takes it back.")

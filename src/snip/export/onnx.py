@@ -20,6 +20,7 @@ from snip.anatomy.parameters import unwrap
 from snip.common.errors import InputError, first_line, warn
 from snip.common.files import write_with
 from snip.common.places import PathLike
+from snip.distributed.models import require_whole
 from snip.engine.accelerate import densify
 from snip.masks import holding
 
@@ -34,6 +35,7 @@ def export_onnx(
     ONNX has no sparse layers: an accelerated network is written as `snip.densify` gives it.
     """
     _require()
+    require_whole(model, "snip.export_onnx")
     if isinstance(unwrap(model), Accelerated):
         warn(
             "ONNX has no sparse layers: this accelerated network is written as an ordinary one, "

@@ -12,6 +12,7 @@ from torch import nn
 from snip.anatomy.parameters import left_out, ordinary
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError
+from snip.distributed.models import require_whole
 from snip.masks import Masks, held_masks
 from snip.reports.findings import warnings_of
 from snip.reports.following import GIVE_INPUT, followed
@@ -150,6 +151,7 @@ def report(
     `inputs` is an example of what the model takes (a tensor, a tuple, a dict, or a batch): it is
     needed for FLOPs and paths unless the masks come from `snip.prune`, which remembers both.
     """
+    require_whole(model, "snip.report")
     model = ordinary(model)
     masks = _masks_of(model, masks)
     notes: list[str] = []

@@ -23,6 +23,7 @@ from snip.anatomy.parameters import ordinary, unwrap
 from snip.common.errors import FileError, InputError, KindError, shown
 from snip.common.files import parsed_json, reading, write_tensors
 from snip.common.places import PathLike
+from snip.distributed.models import require_whole
 from snip.export.compact.parts import (
     FEWER_BITS,
     GAPS,
@@ -59,6 +60,7 @@ def save(model: nn.Module, path: PathLike, *, dtype: torch.dtype | None = None) 
     """Write the surviving weights of `model`; `dtype` float16 or bfloat16 halves their values."""
     if dtype is not None and dtype not in FEWER_BITS:
         raise KindError(f"values cannot be written as {dtype}: use torch.float16 or bfloat16.")
+    require_whole(model, "snip.compact.save")
     model = ordinary(model)
     masks, provenance = holding.held(model) or ({}, Provenance())
     parameters = {name for name, _ in model.named_parameters()}
@@ -104,6 +106,7 @@ def load(path: PathLike, model: nn.Module) -> nn.Module:
 
 def sizes(model: nn.Module, *, dtype: torch.dtype | None = None) -> Sizes:
     """Bytes of the model as a dense safetensors file and as a compact one, both really written."""
+    require_whole(model, "snip.compact.sizes")
     with tempfile.TemporaryDirectory() as folder:
         dense, compact = Path(folder, "dense"), Path(folder, "compact")
         whole = {n: t.detach().contiguous() for n, t in model_tensors(unwrap(model))}

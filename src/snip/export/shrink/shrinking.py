@@ -14,6 +14,7 @@ from snip.anatomy.copying import copy_of
 from snip.anatomy.parameters import ordinary, unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
+from snip.distributed.models import require_unwrapped
 from snip.export.shrink.needs import Needs, contributions, needed_units
 from snip.export.shrink.report import ShrinkReport, layer_changes
 from snip.masks import Masks, held_masks, holding
@@ -41,6 +42,7 @@ def shrink(model: nn.Module, batch: Any, *, fold: bool = True) -> nn.Module:
     outputs stay equal. `fold=False` removes only what contributes nothing now and later, so
     that training goes on exactly as before, too. `shrink_report` tells what was done.
     """
+    require_unwrapped(model, "snip.shrink")
     model = ordinary(model)
     masks = held_masks(model)
     if masks is not None:
