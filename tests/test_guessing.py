@@ -101,3 +101,25 @@ def test_a_model_most_of_which_was_pruned_away_whole_is_still_known_as_pruned():
     with pytest.warns(snip.SnipWarning, match=r"'1\.weight': zero all over"):
         fast = snip.accelerate(model, torch.randn(4, 6), ways={})
     assert fast is not model
+
+
+def test_a_loaded_model_that_is_pruned_again_is_told_of_its_zeros():
+    def network():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5))
+
+    batch = torch.randn(16, 20), torch.arange(16) % 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pruned = network()
+        snip.prune(pruned, batch, sparsity=0.8)  # nothing is said of a fresh model
+        snip.prune(pruned, batch, sparsity=0.85)  # nor of one that holds its masks
+    loaded = network()
+    loaded.load_state_dict(pruned.state_dict())
+    with pytest.warns(snip.SnipWarning, match=r"are zero and the model holds no masks.*from_zeros"):
+        snip.prune(loaded, batch, sparsity=0.5)
+    again = network()
+    again.load_state_dict(pruned.state_dict())
+    snip.Masks.from_zeros(again).apply(again)
+    masks = snip.prune(again, batch, sparsity=0.9)
+    assert masks.kept == sum(int(p.count_nonzero()) for p in again.parameters())

@@ -37,6 +37,7 @@ from snip.scoring.checks import (
     scorable_parameters,
     warn_of_left_out,
     warn_of_parametrized,
+    warn_of_zeros,
     without_biases,
 )
 from snip.scoring.settings import Scoring, checked_scoring
@@ -102,6 +103,7 @@ def prune(
         name, chosen, asked = _checked(model, params, method, training, asked)
     check_alike(ranks, model, params, batches, {**asked, "method": name})
     warn_of_own_masks(model)
+    warn_of_zeros(model, params)
     out = left_out(model, params)
     warn_of_parametrized(out)
     warn_of_left_out(model, out)

@@ -19,9 +19,12 @@ from snip.common.errors import InputError, listed, warn
 from snip.common.figures import percent
 from snip.distributed.models import SHARDED, ranks_of, sharing
 from snip.distributed.shards import local
+from snip.masks import held_masks
+from snip.masks.guessing import PRUNED, share_of_zeros
 from snip.scoring.gradients import Scores
 from snip.scoring.waking import silent_scores
 
+ROWS = 8  # of each weight: few, as nearly all models have no zeros there
 MUCH = 0.25  # of the parameters; norms and biases of ordinary networks are far less
 
 
@@ -88,6 +91,23 @@ def zero_biases(model: nn.Module, scores: Scores) -> int:
     ]
     zero = sum(bias.numel() - int(bias.count_nonzero()) for bias in biases)
     return sum(ranks_of(model).everyones(zero)) if sharing(model) == SHARDED else zero
+
+
+def warn_of_zeros(model: nn.Module, params: Predicate | None) -> None:
+    """Say so if a model that holds no masks looks pruned: its zeros compete, and may be kept."""
+    if held_masks(model) is not None:
+        return
+    chosen = scorable_parameters(model, params)
+    weights = {name: local(p) for name, p in chosen.items() if is_weight(p.shape)}
+    if share_of_zeros({name: weight[:ROWS] for name, weight in weights.items()}) < PRUNED:
+        return
+    zeros = share_of_zeros(weights)
+    if zeros >= PRUNED:
+        warn(
+            f"{percent(zeros)} of the weights are zero and the model holds no masks: if it was "
+            "pruned before, snip.Masks.from_zeros(model).apply(model) comes first, and what is "
+            "left is pruned further. As it is, zeros may be among the connections that are kept."
+        )
 
 
 def warn_of_left_out(model: nn.Module, out: Mapping[str, str]) -> None:
