@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from snip.experiments.drawing import COLOURS, MARKERS, finish, new_figure, plain_axes
 from snip.experiments.kinds import Experiment, Record, Row
@@ -44,11 +44,16 @@ def _config(model: str, sparsity: float, method: str, control: str = "none") -> 
 def draw(record: Record) -> Figure:
     """Error against sparsity for each network, and the controls as points in a row per method."""
     figure = new_figure(11.0, 7.2)
-    panels = figure.subplot_mosaic([["a", "b"], ["c", "c"]], height_ratios=(1.25, 1))
-    for axes, model in zip((panels["a"], panels["b"]), STEPS, strict=True):
-        _draw_curves(axes, record, model)
-    panels["b"].legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    _draw_controls(panels["c"], record)
+    run = {row["config"]["model"] for row in record["rows"] if row["runs"]}
+    models = [model for model in STEPS if model in run] or list(STEPS)
+    places: Any = [models, ["controls"] * len(models)]
+    panels = figure.subplot_mosaic(places, height_ratios=(1.25, 1))
+    for model in models:
+        _draw_curves(panels[model], record, model)
+    beside = {"fontsize": 8, "frameon": False, "loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+    panels[models[-1]].legend(**beside)
+    _draw_controls(panels["controls"], record)
+    panels["controls"].legend(**beside)
     return finish(figure, record, "Bars: one standard deviation over the seeds.")
 
 
@@ -110,7 +115,6 @@ def _draw_controls(axes: Axes, record: Record) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}%")
     axes.set_xticks(range(len(METHODS_HERE)), labels=METHODS_HERE, fontsize=8)
     axes.set_ylabel("test error (logarithmic)", fontsize=9)
-    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 METHODS_EXPERIMENT = Experiment(
