@@ -54,7 +54,7 @@ def mobilenet():
     widths = (8, 12, 16, 24, 32, 48, 64)
     blocks = [Inverted(before, after) for before, after in pairwise(widths)]
     stem, last = normed(3, 8, 3, nn.ReLU6, bias=False), normed(64, 256, 1, nn.ReLU6, bias=False)
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10)]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(256, 10)]
     return nn.Sequential(*stem, *blocks, *last, *head), 8
 
 

@@ -33,19 +33,23 @@ AUTO = "auto"  # a floor only where no path would be left without one
 def scored_and_selected(scorer: Scorer, asked: Mapping[str, Any]) -> Masks:
     """The masks, with a path where they can have one, and with where they come from."""
     rankings = {scorer.scoring: _ranked(scorer, asked)}
+    other = _other_scoring(scorer)
 
     def selected(scoring: Scoring = scorer.scoring, **cure: Any) -> Masks:
-        if scoring not in rankings:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SnipWarning)  # the first scoring has said it
-                rankings[scoring] = _ranked(scorer.again(scoring), asked)
         return rankings[scoring].select(**cure)
+
+    def rescore() -> dict[str, Any]:
+        assert other is not None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SnipWarning)  # the first scoring has said it
+            rankings[other] = _ranked(scorer.again(other), asked)
+        return {"scoring": other}
 
     first = rankings[scorer.scoring]
     return with_a_path(
         scorer.model, selected(), scorer.call, selected, repair=first.may_be_repaired,
         batch_dim=scorer.scoring.batch_dim, learned=scorer.learned, silent=first.silent,
-        scoring=_other_scoring(scorer),
+        rescore=None if other is None else rescore,
     )  # fmt: skip
 
 

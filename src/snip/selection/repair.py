@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -37,26 +38,47 @@ def with_a_path(
     batch_dim: int = 0,
     learned: LearnedOutputs | None = None,
     silent: Sequence[str] = (),
-    scoring: Any = None,
+    rescore: Callable[[], Settings] | None = None,
 ) -> Masks:
     """The masks, or with `repair` others if no path is left; a warning says what was done.
 
     `call` is what the model was called with, `learned` knows on which outputs the loss depends,
-    and `select(floor=...)` selects again; None if nothing can. `scoring` is another way to score,
-    to be tried before any floor where no output is reached. A network without a path computes a
-    constant, and hours of training would be lost. It is repaired and not refused, because the
-    repaired masks keep as many connections as were asked for, and a script that tries many
-    sparsities goes on.
+    and `select(floor=...)` selects again; None if nothing can. `rescore` scores in another way if
+    no output is reached, and gives the settings with which `select` then selects by those scores:
+    they are tried before any floor. A network without a path computes a constant, and hours of
+    training would be lost. It is repaired and not refused, because the repaired masks keep as many
+    connections as were asked for, and a script that tries many sparsities goes on.
     Outputs that no input reaches are repaired if a floor reaches them all. Whoever chose a floor or
     a scope is told what would help. Every network is followed: layers that keep thousands of
     connections may still fail to meet. Of `silent` layers, on which the loss does not depend, the
     user has heard already.
     """
+    follows = partial(following, model, call, batch_dim, learned) if call is not None else None
+    looking = partial(_looked, model, masks, call, select, repair, silent, follows)
+    better = looking(cures=[] if rescore is None else None)
+    if better is None and rescore is not None:
+        # Not while the model is followed, when it is not as its user left it.
+        better = looking(cures=[rescore()])
+    return masks if better is None else better
+
+
+def _looked(
+    model: nn.Module,
+    masks: Masks,
+    call: Call | None,
+    select: Select | None,
+    repair: bool,
+    silent: Sequence[str],
+    follows: Callable[[], AbstractContextManager[Follow]] | None,
+    *,
+    cures: list[Settings] | None,
+) -> Masks | None:
+    """The masks or better ones. None if no output is reached and `cures` are to be made first."""
     floors = select is not None  # whether there is a floor to advise
-    if call is None:
+    if call is None or follows is None:
         _warn_of_empty(model, masks, silent, bypassed=False, floors=floors)
         return masks
-    with following(model, call, batch_dim, learned) as follow:
+    with follows() as follow:
         found = follow(masks)
         wanted = _wanted(follow, masks, found)
         if found is None or not wanted:  # the probe knows nothing of this model
@@ -64,9 +86,10 @@ def with_a_path(
             return masks
         better = masks
         if found.reached < wanted:
+            if cures is None and not found.reached:
+                return None
             search = _Search(follow, wanted, found.reached)
-            other = None if found.reached else scoring
-            better = _repaired(model, masks, search, select, repair, other)
+            better = _repaired(model, masks, search, select, repair, cures or [])
             if better is masks and not found.reached:
                 return masks
         if not empty_layers(better, packed_parts(model)):
@@ -74,8 +97,8 @@ def with_a_path(
         cut = cut_inputs(follow, model, call, better)
         if cut:
             return _repaired(model, better, _Search(follow, wanted, wanted, cut), select, repair)
-    if better is masks:
-        _warn_of_empty(model, masks, silent, bypassed=True, floors=floors)
+    if better is masks or cures:
+        _warn_of_empty(model, better, silent, bypassed=True, floors=floors)
     return better
 
 
@@ -93,11 +116,10 @@ def _repaired(
     search: _Search,
     select: Select | None,
     repair: bool,
-    scoring: Any = None,
+    cures: Sequence[Settings] = (),
 ) -> Masks:
     """The masks or, if that is allowed, those of a cure; a warning names only what was tried."""
     lost, cannot = _lost(model, masks, search)
-    cures = [] if scoring is None else [{"scoring": scoring}]
     cure = None if select is None else search.among([*cures, *_cures(masks)], select)
     vain = f" Tried in vain: {'; '.join(search.failed)}." if search.failed else ""
     if cure is None:
