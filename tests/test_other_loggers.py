@@ -122,10 +122,41 @@ def test_a_missing_library_is_told_before_anything_starts(
     assert not Path("run").exists()
 
 
-def test_a_place_that_cannot_be_written(snip: Snip) -> None:
-    Path("run").mkdir()
-    Path("run/mlflow").write_text("in the way")
-    Path("run/.lock").touch()
+def test_a_place_that_cannot_be_written(snip: Snip, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("taken").write_text("in the way")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", Path("taken").resolve().as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     code, _, error = snip(*RUN, "--folder", "run", "--log", "mlflow")
     assert code == 2
-    assert "no run folder" in error or "cannot log to MLflow" in error
+    assert "cannot log to MLflow at file:" in error
+    assert "without --log the run goes on" in error
+
+
+def test_a_folder_with_an_apostrophe_is_logged_once() -> None:
+    from mlflow import MlflowClient
+
+    from snip.training.mlflow import MLflow
+
+    folder = Path("o'brien's \"run\" `1` \\")
+    folder.mkdir()
+    for _ in range(2):
+        logger = MLflow(folder, {"a": 1})
+        logger.begin([])
+        logger.end()
+    client = MlflowClient(tracking_uri=(folder / "mlflow").resolve().as_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("snip").experiment_id])
+    assert run.info.run_name == folder.name
+
+
+def test_wandb_that_takes_no_more_is_a_sentence(snip: Snip) -> None:
+    from snip.common.errors import FileError
+    from snip.training.wandb import WandB
+
+    assert snip(*RUN, "--folder", "run")[0] == 0
+    (line, *_) = read_metrics(Path("run/metrics.jsonl"))
+    logger = WandB(Path("run"), {})
+    logger.begin([])
+    logger._run.finish()  # as when its own process is lost
+    with pytest.raises(FileError, match=r"cannot log to W&B in run/wandb: .*without --log"):
+        logger.record(line)
+    logger.end()

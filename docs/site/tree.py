@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -16,10 +15,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 SHOWN = (".md", ".svg", ".png")  # of results/: what people read
 MADE = "not-supported.md"  # at the root, where the links of the README's section hold
-
-
-def on_config(config: MkDocsConfig) -> None:
-    config.nav = _written(config.nav)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -48,13 +43,3 @@ def section(text: str, heading: str) -> str:
 
 def _at(place: str, config: MkDocsConfig) -> File:
     return File(place, str(ROOT), config.site_dir, config.use_directory_urls)
-
-
-def _written(entry: Any) -> Any:
-    """An entry of the navigation without the pages that are not written yet; None if none is."""
-    if isinstance(entry, str):
-        notebook = (ROOT / entry).with_suffix(".ipynb")
-        return entry if entry == MADE or (ROOT / entry).exists() or notebook.exists() else None
-    if isinstance(entry, dict):
-        return {name: left for name, part in entry.items() if (left := _written(part))} or None
-    return [left for part in entry if (left := _written(part))] or None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, cast
 
 import torch
@@ -17,6 +18,20 @@ from snip.distributed.shards import FSDP1, ranks_of_tensors
 # How processes share a model: whole in each, or a part in each.
 REPLICATED, SHARDED = "DistributedDataParallel", "fully_shard"
 DDP = nn.parallel.DistributedDataParallel
+_REPLICA: ContextVar[tuple[nn.Module, Ranks] | None] = ContextVar("replica", default=None)
+
+
+@contextmanager
+def replica(model: nn.Module, ranks: Ranks) -> Iterator[None]:
+    """Inside the block a plain module is known as one that these processes hold a replica of each.
+
+    For trainers, which wrap the model in DDP elsewhere. A sharded model remains one.
+    """
+    before = _REPLICA.set(None if ranks.alone else (unwrap(model), ranks))
+    try:
+        yield
+    finally:
+        _REPLICA.reset(before)
 
 
 def ranks_of(model: nn.Module) -> Ranks:
@@ -25,7 +40,7 @@ def ranks_of(model: nn.Module) -> Ranks:
         if isinstance(module, DDP):
             return Ranks(module.process_group)
     split = {name: p for name, p in resharded(model).named_parameters() if is_sharded(p)}
-    return ranks_of_tensors(split) if split else ALONE
+    return ranks_of_tensors(split) if split else _ranks_of_replica(model) or ALONE
 
 
 def sharing(model: nn.Module) -> str | None:
@@ -43,7 +58,7 @@ def sharing(model: nn.Module) -> str | None:
                     "parallel?), which is not supported: use fully_shard alone, or DDP."
                 )
         return SHARDED
-    return REPLICATED if _is_replicated(model) else None
+    return REPLICATED if _is_replicated(model) or _ranks_of_replica(model) else None
 
 
 def resharded(model: nn.Module) -> nn.Module:
@@ -132,6 +147,11 @@ def _forget_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 def _is_replicated(model: nn.Module) -> bool:
     return any(isinstance(module, DDP) for module in wrappers(model))
+
+
+def _ranks_of_replica(model: nn.Module) -> Ranks | None:
+    known = _REPLICA.get()
+    return known[1] if known is not None and unwrap(model) is known[0] else None
 
 
 def is_fsdp(module: nn.Module) -> bool:

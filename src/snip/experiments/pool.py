@@ -83,7 +83,7 @@ class Pool:
             if task.first in self._failed:
                 self.waiting.remove(task)
                 reason = f"its first training came to nothing: {self._failed[task.first]}"
-                self._report(task, Outcome("failed", reason))
+                self._report(task, Outcome(FAILED, reason))
             elif task.not_before <= now and self._ready(task):
                 self.waiting.remove(task)
                 return task

@@ -16,7 +16,6 @@ from typing import Any
 from torch import nn
 
 from snip.common.optional import imported
-from snip.distributed.ranks import everybody
 from snip.integrations.pruning import Pruning, first_of, own_loss
 from snip.masks import Masks
 from snip.scoring.batches import cross_entropy, is_pair_of_tensors
@@ -28,7 +27,8 @@ class Snip:
     """Prunes a prepared model on the first batch; `save_state` and `load_state` keep the masks.
 
     The loss is `loss_fn(model, batch)`; without one it is cross-entropy of an (inputs, targets)
-    pair, or `model(**batch).loss`. `accelerate=True` trains with the surviving weights only, where
+    pair, or `model(**batch).loss`. Several processes prune together, each on its own first batch,
+    and get the same masks. `accelerate=True` trains with the surviving weights only, where
     this pays; checkpoints, and the model after `finish`, are ordinary ones. The other options are
     those of `snip.prune`.
     """
@@ -60,8 +60,7 @@ class Snip:
             model,
             partial(first_of, loader),
             partial(_loss, model),
-            share=everybody().first,
-            main=self._accelerator.is_main_process,
+            self._accelerator.num_processes,
         )
         self._pruning.speed_up(model, optimizers, self._accelerator.num_processes)
         return masks

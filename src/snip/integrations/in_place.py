@@ -60,7 +60,7 @@ def _become(
     object.__setattr__(network, "__dict__", vars(other))
     new = dict(network.named_parameters())
     for optimizer in optimizers:
-        optimizer = inner(optimizer)
+        optimizer = torchs_own(optimizer)
         for group in optimizer.param_groups:
             # A bias of which nothing is left is no parameter of an accelerated network. The old
             # one keeps its place, without a gradient, so that states of both kinds fit.
@@ -75,7 +75,7 @@ def _become(
         _translate(optimizer, {new[name]: one for name, one in packed.items() if name in new})
 
 
-def inner(optimizer: Any) -> torch.optim.Optimizer:
+def torchs_own(optimizer: Any) -> torch.optim.Optimizer:
     """torch's own optimiser inside a wrapper such as Accelerate's."""
     while not isinstance(optimizer, torch.optim.Optimizer) or hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer

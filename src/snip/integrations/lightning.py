@@ -69,8 +69,7 @@ class Snip(_library.Callback):  # type: ignore[name-defined]
                 self._network,
                 partial(_first_batch, trainer, pl_module),
                 partial(_training_loss, pl_module),
-                share=trainer.strategy.broadcast,
-                main=trainer.is_global_zero,
+                trainer.world_size,
             )
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

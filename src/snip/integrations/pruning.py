@@ -18,10 +18,14 @@ from snip.anatomy.device import device_of
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, nearest, warn
+from snip.common.optional import imported
+from snip.distributed.models import replica
+from snip.distributed.ranks import ALONE, Ranks, everybody
 from snip.integrations.in_place import accelerate_in_place, densify_in_place
 from snip.masks import Masks, Provenance, held_masks
 
 TAKEN = ("model", "batches", "sparsity", "training")  # of `prune`, what a trainer decides itself
+SAME = "Load the same checkpoint, or the same pruned model, in every process."
 
 
 class Pruning:
@@ -43,25 +47,27 @@ class Pruning:
         network: nn.Module,
         first: Callable[[], Any],
         loss: Callable[[Any], torch.Tensor],
-        share: Callable[[Any], Any] = lambda masks: masks,
-        main: bool = True,
+        processes: int = 1,
     ) -> Masks:
         """Hold the masks of a checkpoint, or those that the network has, or prune it on a batch.
 
-        `first` gives the first batch, `loss` its loss. Of several processes only the `main` one
-        prunes, and `share` gives what it found to the others.
+        `first` gives the first batch, `loss` its loss. Several processes prune together, each on
+        its own first batch: those of torch's process group, as many as the trainer has.
         """
-        network = unwrap(network)
+        network, ranks = unwrap(network), _as_many(processes)
         given, batch = self.options.get("loss_fn"), None
         loss = loss if given is None else partial(given, network)
         masks = held_masks(network) if self.masks is None else self.masks
-        if masks is None or self.accelerate:
-            with undisturbed(network):
+        ranks.agree({"masks": _named(masks)}, SAME)
+        fast = self.accelerate and ranks.alone
+        if masks is None or fast:
+            with ranks.together(), undisturbed(network):
                 batch = _on_device(first(), device_of(network))
         if masks is None:
-            masks = share(self._pruned(network, batch, loss) if main else None)
+            with replica(network, ranks):
+                masks = self._pruned(network, batch, loss)
         masks.apply(network)
-        if self.accelerate and self._inputs is None:
+        if fast and self._inputs is None:
             with _noted(network, self), undisturbed(network), torch.no_grad():
                 loss(batch)
         self.masks = masks
@@ -75,7 +81,7 @@ class Pruning:
         if not self.accelerate:
             return
         if processes > 1:
-            warn("running dense: DDP was set up for the ordinary parameters of this network.")
+            warn("running dense: several processes share this network's ordinary parameters.")
         elif inputs is None:
             warn(
                 f"running dense: the loss calls parts of {type(unwrap(network)).__name__}, never "
@@ -127,6 +133,22 @@ def _noted(network: nn.Module, pruning: Pruning) -> Iterator[None]:
         handle.remove()
 
 
+def _as_many(processes: int) -> Ranks:
+    """The processes of a trainer, which must be those of torch's process group."""
+    ranks = everybody() if processes > 1 else ALONE
+    if ranks.size != processes:
+        raise InputError(
+            f"the trainer has {processes} processes, and torch's process group {ranks.size}: only "
+            "those that torch.distributed connects can prune together. Prune before training, in "
+            "one process: a model that holds masks is not pruned again."
+        )
+    return ranks
+
+
+def _named(masks: Masks | None) -> str:
+    return "none" if masks is None else masks.digest()
+
+
 def _on_device(batch: Any, device: torch.device) -> Any:
     if batch is None:
         raise InputError("the training data has no batch to prune on: it is empty.")
@@ -135,18 +157,25 @@ def _on_device(batch: Any, device: torch.device) -> Any:
 
 def first_of(loader: Iterable[Any]) -> Any:
     """The first batch of a data loader, whose own random numbers are left as they were."""
-    loader = getattr(loader, "base_dataloader", loader)  # Accelerate's counts who iterates over it
-    owners = (loader, getattr(loader, "sampler", None))
-    states = [
-        (generator, generator.get_state())
-        for generator in (getattr(owner, "generator", None) for owner in owners)
-        if isinstance(generator, torch.Generator)
-    ]
+    base = getattr(loader, "base_dataloader", loader)  # Accelerate's counts who iterates over it
+    found = [getattr(one, "generator", None) for one in (base, getattr(base, "sampler", None))]
+    found.append(getattr(loader, "synchronized_generator", None))
+    generators = [one for one in found if isinstance(one, torch.Generator)]
+    states = [one.get_state() for one in generators]
     try:
-        return next(iter(loader), None)
+        _draw_alike(loader)
+        return next(iter(base), None)
     finally:
-        for generator, state in states:
+        for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
+
+
+def _draw_alike(loader: Any) -> None:
+    """Let all processes shuffle alike, as Accelerate does when its loader itself is iterated over:
+    each takes its own part of one order, which has no sample twice."""
+    if getattr(loader, "rng_types", None) is not None:
+        utilities = imported("accelerate.utils", "pruning with Accelerate", "transformers")
+        utilities.synchronize_rng_states(loader.rng_types, loader.synchronized_generator)
 
 
 def own_loss(model: nn.Module, batch: Any) -> torch.Tensor:

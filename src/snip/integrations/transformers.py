@@ -53,14 +53,15 @@ class Snip(_library.TrainerCallback):  # type: ignore[name-defined]
         """Prune, or hold the masks of the checkpoint; then accelerate. The optimiser stays."""
         model, optimizer, ranks = parts["model"], parts["optimizer"], everybody()
         if state.global_step and self._pruning.masks is None:
-            self._pruning.masks = _saved_masks(model, Path(args.output_dir), state.global_step)
+            with ranks.together():
+                saved = _saved_masks(model, Path(args.output_dir), state.global_step)
+            self._pruning.masks = saved
         model.train()  # as each step does: layers are timed in this mode
         self._pruning.start(
             model,
             partial(first_of, parts["train_dataloader"]),
             partial(own_loss, model),
-            share=ranks.first,
-            main=ranks.rank == 0,
+            ranks.size,
         )
         self._pruning.speed_up(model, [optimizer], ranks.size)
 

@@ -5,10 +5,14 @@ To add one: a class with the methods of `Logger` and a row of `LOGGERS` in `snip
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
+from snip.common.errors import FileError, first_line
 from snip.training.metrics import Metrics
 
 
@@ -55,3 +59,31 @@ def scalars(metrics: Metrics) -> dict[str, float]:
     }
     named |= {"lr": metrics.lr, "sparsity": metrics.sparsity}
     return {name: value for name, value in named.items() if value is not None}
+
+
+@contextmanager
+def writing(where: str, kinds: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn what goes wrong while something is logged, also the library's own kinds of error, into
+    a sentence."""
+    try:
+        yield
+    except FileError:
+        raise
+    except (OSError, *kinds) as error:
+        raise FileError(
+            f"cannot log to {where}: {getattr(error, 'strerror', None) or first_line(error)}. Free "
+            "some space or choose another place; without --log the run goes on from its checkpoint."
+        ) from error
+
+
+def began(history: Sequence[Metrics]) -> float:
+    """When a training would have begun that starts now, had it never been interrupted."""
+    return time.time() - (history[-1].seconds if history else 0.0)
+
+
+def identity(folder: Path, inside: str) -> str:
+    """By which a library finds a training again: the same however often it resumes.
+
+    Plain letters, whatever the folder is called.
+    """
+    return hashlib.sha256(f"{folder.resolve()} {inside}".encode()).hexdigest()[:12]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from snip.common.errors import FileError, first_line
 from snip.common.optional import imported
-from snip.training.loggers import scalars
+from snip.training.loggers import began, identity, scalars, writing
 from snip.training.metrics import Metrics
 
 FOLDER = "mlflow"
 EXPERIMENT = "snip"
-TAG = "snip.folder"  # by which a run is found again
+TAG = "snip.id"  # by which a run is found again
 LONGEST = 500  # characters of a parameter that every store takes
 
 
@@ -36,10 +34,10 @@ class MLflow:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         self._folder, self._config, self._library = folder, dict(config), library
         self._name = f"{folder.name} {inside}".rstrip()
-        self._tag = f"{folder.resolve()} {inside}".rstrip()
+        self._id = identity(folder, inside)
         self._client: Any = None
         self._run = ""
-        self._began = 0.0  # when the training would have begun, had it never been interrupted
+        self._began = 0.0
 
     def phase(self, name: str) -> MLflow:
         """A logger for a training that comes before, as a run of its own."""
@@ -53,13 +51,13 @@ class MLflow:
             where = (
                 self._client.create_experiment(EXPERIMENT) if found is None else found.experiment_id
             )
-            for earlier in self._client.search_runs([where], f"tags.`{TAG}` = '{self._tag}'"):
+            for earlier in self._client.search_runs([where], f"tags.`{TAG}` = '{self._id}'"):
                 self._client.delete_run(earlier.info.run_id)
-            made = self._client.create_run(where, run_name=self._name, tags={TAG: self._tag})
+            made = self._client.create_run(where, run_name=self._name, tags={TAG: self._id})
             self._run = made.info.run_id
             for name, value in _flat(self._config).items():
                 self._client.log_param(self._run, name, str(value)[:LONGEST])
-        self._began = time.time() - (history[-1].seconds if history else 0.0)
+        self._began = began(history)
         for metrics in history:
             self.record(metrics)
 
@@ -81,15 +79,8 @@ class MLflow:
                 self._client.set_terminated(self._run)
             self._run = ""
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, self._library.MlflowException) as error:
-            raise FileError(
-                f"cannot log to MLflow at {self._place}: {first_line(error)}. Free some space or "
-                "choose another store; without --log the run goes on from its checkpoint."
-            ) from error
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing(f"MLflow at {self._place}", (self._library.MlflowException,))
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from snip.common import places
-from snip.common.errors import FileError, MissingPackageError, first_line
+from snip.common.errors import MissingPackageError, first_line
 from snip.common.files import remove
-from snip.training.loggers import scalars
+from snip.training.loggers import began, scalars, writing
 from snip.training.metrics import Metrics
 
 FOLDER = "tensorboard"
@@ -37,11 +36,11 @@ class TensorBoard:
         self._run, self._folder = folder, folder / FOLDER / inside
         self._config, self._make = config, SummaryWriter
         self._writer: Any = None
-        self._began = 0.0  # when the training would have begun, had it never been interrupted
+        self._began = 0.0
 
     def begin(self, history: Sequence[Metrics]) -> None:
         """Write the history anew: a reader never sees a point that a resumed run does again."""
-        with self._writing():
+        with writing(str(self._folder)):
             if places.is_folder(self._folder):
                 for name in places.names_in(self._folder):
                     if name.startswith(EVENTS):
@@ -50,14 +49,14 @@ class TensorBoard:
             text = json.dumps(dict(self._config), indent=2)
             # Indented text is shown as it stands: Markdown takes it for code.
             self._writer.add_text("configuration", "    " + text.replace("\n", "\n    "))
-        self._began = time.time() - (history[-1].seconds if history else 0.0)
+        self._began = began(history)
         for metrics in history:
             self.record(metrics)
 
     def record(self, metrics: Metrics) -> None:
         """Write one evaluation, and let a TensorBoard that is watching see it at once."""
         when = self._began + metrics.seconds
-        with self._writing():
+        with writing(str(self._folder)):
             for name, value in scalars(metrics).items():
                 self._writer.add_scalar(name, value, metrics.iteration, walltime=when)
             self._writer.flush()
@@ -73,15 +72,3 @@ class TensorBoard:
     def phase(self, name: str) -> TensorBoard:
         """A logger for a training that comes before, in a folder of its own."""
         return TensorBoard(self._run, self._config, name)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except FileError:
-            raise
-        except OSError as error:
-            raise FileError(
-                f"cannot log to {self._folder}: {error.strerror or first_line(error)}. Free some "
-                "space or choose another place; without --log the run goes on from its checkpoint."
-            ) from error

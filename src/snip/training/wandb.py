@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from snip.common import places
-from snip.common.errors import FileError, first_line
 from snip.common.optional import imported
-from snip.training.loggers import scalars
+from snip.training.loggers import identity, scalars, writing
 from snip.training.metrics import Metrics
 
 FOLDER = "wandb"  # which the library makes itself, under this name
@@ -31,8 +30,7 @@ class WandB:
         self._library = imported("wandb", "logging to Weights & Biases", "wandb")
         self._folder, self._config = folder, dict(config)
         self._name = f"{folder.name} {inside}".rstrip()
-        # The same folder is the same run of W&B, however often the training resumes.
-        self._id = hashlib.sha256(f"{folder.resolve()} {inside}".encode()).hexdigest()[:12]
+        self._id = identity(folder, inside)
         self._run: Any = None
 
     def phase(self, name: str) -> WandB:
@@ -42,7 +40,7 @@ class WandB:
     def begin(self, history: Sequence[Metrics]) -> None:
         """Write the history anew. Online, W&B keeps the first value of each step that it has."""
         quiet = {"console": "off", "silent": True, "save_code": False, "disable_git": True}
-        try:
+        with self._writing():
             self._remove_earlier()
             self._run = self._library.init(
                 project=os.environ.get("WANDB_PROJECT", PROJECT),
@@ -55,23 +53,23 @@ class WandB:
                 reinit="create_new",
                 settings=self._library.Settings(**quiet, x_disable_stats=True),
             )
-        except (OSError, self._library.Error) as error:
-            raise FileError(
-                f"cannot log to W&B in {self._folder / FOLDER}: {first_line(error)}. Without "
-                "--log the run goes on from its checkpoint."
-            ) from error
         for metrics in history:
             self.record(metrics)
 
     def record(self, metrics: Metrics) -> None:
         """Log one evaluation."""
-        self._run.log(scalars(metrics), step=metrics.iteration)
+        with self._writing():
+            self._run.log(scalars(metrics), step=metrics.iteration)
 
     def end(self) -> None:
         """Write out what is held back."""
         if self._run is not None:
-            self._run.finish()
+            with self._writing():
+                self._run.finish()
             self._run = None
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing(f"W&B in {self._folder / FOLDER}", (self._library.Error,))
 
     def _remove_earlier(self) -> None:
         place = self._folder / FOLDER
