@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import nn
 
+from snip.common.errors import InputError
 from snip.common.optional import imported
 from snip.integrations.pruning import Pruning, first_of, own_loss
 from snip.masks import Masks
@@ -50,7 +51,7 @@ class Snip:
     @property
     def masks(self) -> Masks | None:
         """The masks, once they are made or loaded."""
-        return self._pruning.masks
+        return self._pruning.given or self._pruning.masks
 
     def start(self, loader: Iterable[Any], *optimizers: Any) -> Masks:
         """Prune on the loader's first batch, or hold the masks that were loaded; accelerate."""
@@ -76,7 +77,14 @@ class Snip:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """What `accelerator.load_state` found."""
+        before = self._pruning.masks
         self._pruning.load_state_dict(state)
+        if before is not None and self._pruning.given not in (None, before):
+            raise InputError(
+                "accelerator.load_state came after start(), so that the checkpoint's weights went "
+                "through other masks than theirs: call load_state first, then start(...), with a "
+                "model that is not pruned yet."
+            )
 
 
 def _loss(model: nn.Module, batch: Any) -> Any:

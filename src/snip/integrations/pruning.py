@@ -39,7 +39,8 @@ class Pruning:
             if name not in known:
                 raise nearest("option of Snip", name, known)
         self.sparsity, self.accelerate, self.options = sparsity, accelerate, dict(options)
-        self.masks: Masks | None = None
+        self.masks: Masks | None = None  # of the network that is or was trained
+        self.given: Masks | None = None  # those of a checkpoint, for the next start
         self._inputs: Any = None  # what the network was called with, if it was called
 
     def start(
@@ -57,7 +58,8 @@ class Pruning:
         network, ranks = unwrap(network), _as_many(processes)
         given, batch = self.options.get("loss_fn"), None
         loss = loss if given is None else partial(given, network)
-        masks = held_masks(network) if self.masks is None else self.masks
+        # Not `self.masks`: this may be another network than the last one.
+        masks, self.given = self.given or held_masks(network), None
         ranks.agree({"masks": _named(masks)}, SAME)
         fast = self.accelerate and ranks.alone
         if masks is None or fast:
@@ -96,16 +98,16 @@ class Pruning:
 
     def state_dict(self) -> dict[str, Any]:
         """The masks for a checkpoint: tensors and text, which torch loads with `weights_only`."""
-        if self.masks is None:
+        masks = self.given or self.masks
+        if masks is None:
             return {}
-        about = json.dumps(self.masks.provenance.to_dict())
-        return {"masks": dict(self.masks), "provenance": about}
+        return {"masks": dict(masks), "provenance": json.dumps(masks.provenance.to_dict())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the masks of a checkpoint over: the network is not pruned again."""
         if state:
             about = Provenance.from_dict(json.loads(state["provenance"]))
-            self.masks = Masks(state["masks"], about)
+            self.given = Masks(state["masks"], about)
 
     def _pruned(self, network: nn.Module, batch: Any, loss: Callable[[Any], Any]) -> Masks:
         settings = {**self.options, "loss_fn": lambda _network, batch: loss(batch)}

@@ -8,17 +8,19 @@ from typing import Any
 
 from torch import nn
 
-from snip.anatomy.parameters import prunable_parameters
+from snip.anatomy.parameters import is_sharded, prunable_parameters
 from snip.common.errors import InputError
 from snip.common.figures import percent
 from snip.common.optional import imported
 from snip.common.places import PathLike
 from snip.distributed.ranks import everybody
+from snip.distributed.shards import local
 from snip.integrations.pruning import Pruning, first_of, own_loss
 from snip.masks import Masks
 from snip.masks.guessing import PRUNED, share_of_zeros
 
 FILE = "snip_masks.safetensors"  # in the folder of each checkpoint
+ALIVE = 0.75  # of the connections of a trained network, at least: nearly all of them
 _library = imported("transformers", "the callback for the Trainer", "transformers")
 
 
@@ -42,7 +44,7 @@ class Snip(_library.TrainerCallback):  # type: ignore[name-defined]
         **options: Any,
     ) -> None:
         self._pruning = Pruning(sparsity, accelerate, options)
-        self._pruning.masks = None if masks is None else Masks.load(masks)
+        self._given = None if masks is None else Masks.load(masks)
 
     @property
     def masks(self) -> Masks | None:
@@ -52,10 +54,11 @@ class Snip(_library.TrainerCallback):  # type: ignore[name-defined]
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Prune, or hold the masks of the checkpoint; then accelerate. The optimiser stays."""
         model, optimizer, ranks = parts["model"], parts["optimizer"], everybody()
-        if state.global_step and self._pruning.masks is None:
+        self._pruning.given = self._given
+        if state.global_step and self._given is None:
             with ranks.together():
                 saved = _saved_masks(model, Path(args.output_dir), state.global_step)
-            self._pruning.masks = saved
+            self._pruning.given = saved
         model.train()  # as each step does: layers are timed in this mode
         self._pruning.start(
             model,
@@ -84,7 +87,7 @@ def _saved_masks(model: nn.Module, output: Path, step: int) -> Masks | None:
     """The masks of the checkpoint that training resumes from; None if it was never pruned."""
     path = _folder(output, step) / FILE
     if path.is_file():
-        return Masks.load(path)
+        return _fitting(Masks.load(path), model, path)
     zeros = share_of_zeros(prunable_parameters(model))
     if zeros >= PRUNED:
         raise InputError(
@@ -92,3 +95,20 @@ def _saved_masks(model: nn.Module, output: Path, step: int) -> Masks | None:
             f"are not in {path}: give Snip(..., masks=...), the {FILE} of its folder."
         )
     return None
+
+
+def _fitting(masks: Masks, model: nn.Module, path: Path) -> Masks:
+    """The masks, unless the weights that were loaded are plainly of another pruning.
+
+    So it is if the checkpoint lies elsewhere, and `output_dir` has an older one of the same step.
+    """
+    masks.check_fit(model)
+    parameters = prunable_parameters(model)
+    alive = sum(int(local(p).count_nonzero()) for n, p in parameters.items() if n in masks)
+    if not any(map(is_sharded, parameters.values())) and alive < ALIVE * masks.kept:
+        raise InputError(
+            f"{path} keeps {masks.kept:,} connections, but only {alive:,} of the weights that were "
+            f"loaded are not zero: it is of another training. Give Snip(..., masks=...), the {FILE}"
+            " in the folder of this checkpoint."
+        )
+    return masks

@@ -217,8 +217,13 @@ def after_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> No
                     lift(optimizer, parameter, keep.mask)
                 keeps.append(keep)
                 idle = idle and keep.left and parameter.grad is None
-    if keeps and idle:
+    if keeps and idle and not _trains(optimizer):
         _warn_of_idle(optimizer, keeps)
+
+
+def _trains(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether any parameter has a gradient: an accelerated network's own are not masked."""
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
 def _warn_of_idle(optimizer: torch.optim.Optimizer, keeps: list[Keep]) -> None:

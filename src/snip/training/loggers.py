@@ -69,7 +69,9 @@ def writing(where: str, kinds: tuple[type[Exception], ...] = ()) -> Iterator[Non
         yield
     except FileError:
         raise
-    except (OSError, *kinds) as error:
+    except Exception as error:
+        if not isinstance(error, (OSError, *kinds)):
+            raise
         raise FileError(
             f"cannot log to {where}: {getattr(error, 'strerror', None) or first_line(error)}. Free "
             "some space or choose another place; without --log the run goes on from its checkpoint."
