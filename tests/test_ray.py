@@ -1,6 +1,7 @@
 """`snip reproduce --on ray`: a real cluster of this machine, with a worker killed in the middle."""
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -103,7 +104,12 @@ def test_a_lost_worker_is_replaced_and_nothing_is_run_twice(tmp_path: Path, snip
 
 
 @pytest.mark.usefixtures("_ray")
-def test_a_cluster_that_runs_already_is_used_by_its_address(tmp_path: Path) -> None:
+def test_a_cluster_that_runs_already_is_used_by_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Ray asks who comes by its address. The cluster and the command get a token of this test's own.
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     ports = {name: str(free_port()) for name in ("port", "ray-client-server-port")}
     head = [*RAY, "start", "--head", "--block", "--num-cpus", "1", "--include-dashboard", "false"]
     # Paths of sockets may have 107 bytes, so that the test's own folder is too deep for them.
