@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -64,6 +65,13 @@ def run_python(
         text=True,
         timeout=PATIENCE,
     )
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 def start_run(folder: Path, *flags: str) -> "subprocess.Popen[str]":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from needed import needed
 from networks import make
 from torch import nn
 
@@ -20,9 +21,9 @@ from snip.export.shrink import shrink, shrink_report
 from snip.masks import held_masks
 from snip.models import build
 
-onnx = pytest.importorskip("onnx")
-pytest.importorskip("onnxscript")
-runtime = pytest.importorskip("onnxruntime")
+onnx = needed("onnx")
+needed("onnxscript")
+runtime = needed("onnxruntime")
 
 
 def run(path: Path, *inputs: torch.Tensor) -> torch.Tensor:

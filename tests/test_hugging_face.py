@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from libraries import timm, transformers
+from needed import needed
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader
@@ -14,7 +15,7 @@ import snip
 from snip.anatomy.accelerated import Accelerated
 from snip.engine.kernels.library import available
 
-accelerate = pytest.importorskip("accelerate")
+accelerate = needed("accelerate")
 from snip.integrations import accelerate as with_accelerate  # noqa: E402
 from snip.integrations.transformers import FILE, Snip  # noqa: E402
 
@@ -62,16 +63,13 @@ KINDS = {"gpt2": (gpt2, words), "vit": (vit, images)}
 
 
 class Watch(transformers.TrainerCallback):
-    """Notes which kind of model takes the steps, and the order of the data."""
+    """Notes which kind of model takes the steps."""
 
-    def __init__(self, stop=None):
-        self.kinds, self.stop = set(), stop
+    def __init__(self):
+        self.kinds = set()
 
     def on_step_begin(self, args, state, control, model=None, **_):
         self.kinds.add(isinstance(model, Accelerated))
-
-    def on_step_end(self, args, state, control, **_):
-        control.should_training_stop = state.global_step == self.stop
 
 
 def trained(model, data, folder: Path, *callbacks, resume=None, **settings):
@@ -142,9 +140,9 @@ def test_accelerated_and_ordinary_afterwards(kind, tmp_path, monkeypatch):
     if kind == "vit":  # transformers 5.22 saves it under names that its Trainer does not read back
         return
     # Resumed from it, accelerated or not, it ends where it ended.
-    for fast, saved in ((True, "a"), (False, "a")):
+    for fast in (True, False):
         again, callback = build(), Snip(sparsity=0.1, accelerate=fast)
-        trained(again, data, tmp_path / saved, callback, resume=str(folders[0]))
+        trained(again, data, tmp_path / "a", callback, resume=str(folders[0]))
         assert callback.masks == first.masks
         first.masks.check(again)
         for name, value in model.state_dict().items():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from needed import needed
 from processes import run_in_processes
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -205,6 +206,8 @@ def work(rank, count, folder):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
+    for library in TRAINERS:
+        needed(library)
     folder = tmp_path_factory.mktemp("trainers")
     run_in_processes(work, folder)
     return [torch.load(folder / f"found-{rank}.pt", weights_only=True) for rank in range(2)]

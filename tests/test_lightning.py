@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision_names  # noqa: F401
+from needed import needed
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -15,7 +16,7 @@ import snip
 from snip.anatomy.accelerated import Accelerated
 from snip.engine.kernels.library import available
 
-pl = pytest.importorskip("lightning.pytorch")
+pl = needed("lightning.pytorch")
 from snip.integrations.lightning import Snip  # noqa: E402
 
 needs_kernels = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
@@ -224,7 +225,7 @@ def test_a_module_that_is_the_network_itself_runs_dense_with_a_sentence(tmp_path
 
 
 def test_the_other_name_of_the_library(tmp_path):
-    other = pytest.importorskip("pytorch_lightning")
+    other = needed("pytorch_lightning")
 
     class Module(other.LightningModule):
         training_step, configure_optimizers = Lit.training_step, Lit.configure_optimizers

@@ -2,11 +2,13 @@
 
 import ast
 import importlib
+import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from needed import needed
 
 import snip
 
@@ -55,3 +57,13 @@ def test_every_extra_that_a_sentence_names_installs_the_library():
 
 def optional(extra):
     return PROJECT["optional-dependencies"][extra]
+
+
+def test_what_a_test_needs_is_missed_aloud_only_in_ci(monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="In CI it must be there"):
+        needed("no_such_library")
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="no_such_library is not installed"):
+        needed("no_such_library")
+    assert needed("json") is json

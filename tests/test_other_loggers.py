@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from cli_fixtures import RUN, Snip
+from needed import needed
 from processes import PATIENCE
 
 from snip.training.metrics import read_metrics
 
-pytest.importorskip("mlflow")
-pytest.importorskip("wandb")
+needed("mlflow")
+needed("wandb")
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
 Points = dict[str, list[tuple[int, float]]]

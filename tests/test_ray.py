@@ -1,53 +1,86 @@
 """`snip reproduce --on ray`: a real cluster of this machine, with a worker killed in the middle."""
 
 import os
+import secrets
+import shutil
 import signal
+import socket
 import subprocess
 import sys
-from importlib.util import find_spec
+import tempfile
 from pathlib import Path
 
 import pytest
 from cli_fixtures import Snip
-from processes import PATIENCE
-from test_reproduce_killed import CONFIG, SCALE, Process, has_begun, start, wait_until
+from needed import needed
+from processes import PATIENCE, SEES_THIS_TREE, free_port
+from test_reproduce_killed import TINY, Process, has_begun, start, wait_until
 
+from snip.experiments.kinds import scaled
 from snip.experiments.work import DONE, Place, attempt
-from snip.runs import RunResult
+from snip.runs import RunConfig, RunResult
+from snip.training.journal import CHECKPOINT, METRICS
 from snip.training.lock import is_held
 
-needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
+SCALE = 0.1  # 7,500 steps: long enough to be found at work in, and killed
+LONGER = scaled(RunConfig("lenet-300-100", 0.95, protocol="redraw"), SCALE)
+RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 
 
-def workers(process: Process) -> list[int]:
-    """Ray's workers that are at a run, among all that this process has started."""
+@pytest.fixture(scope="module")
+def _ray() -> None:
+    needed("ray")
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def saved_by_ctrl_c(folder: Path, place: Path) -> str:
+    """The evaluations of a run that was begun without Ray and saved: a run has no checkpoint by
+    itself before its twentieth second."""
+    process = start(folder, "--seeds", "1", scale=SCALE)
+    wait_until(lambda: has_begun(place), process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE)
+    assert (place / CHECKPOINT).exists()
+    return (place / METRICS).read_text()
+
+
+def family(process: Process) -> dict[int, str]:
+    """The commands of this process and of all that it has started."""
     lines = subprocess.run(
         ["ps", "-ww", "-e", "-o", "pid=", "-o", "ppid=", "-o", "args="],
         capture_output=True,
         text=True,
     ).stdout.splitlines()
     rows = [line.split(maxsplit=2) for line in lines]
-    family = {process.pid}
+    known = {process.pid}
     for _ in range(5):  # generations
-        family |= {int(pid) for pid, parent, *_ in rows if int(parent) in family}
-    return [
-        int(pid)
-        for pid, _, *words in rows
-        if int(pid) in family and words and words[0].startswith("ray::_attempt")
-    ]
+        known |= {int(pid) for pid, parent, *_ in rows if int(parent) in known}
+    return {int(pid): " ".join(words) for pid, _, *words in rows if int(pid) in known}
 
 
-@needs_ray
+def workers(process: Process) -> list[int]:
+    """Ray's workers that are at a run."""
+    return [pid for pid, words in family(process).items() if words.startswith("ray::_attempt")]
+
+
+@pytest.mark.usefixtures("_ray")
 def test_a_lost_worker_is_replaced_and_nothing_is_run_twice(tmp_path: Path, snip: Snip) -> None:
-    place = tmp_path / "runs" / CONFIG.folder_name
-    process = start(tmp_path, "--seeds", "1", "--on", "ray")
+    place = tmp_path / "runs" / LONGER.folder_name
+    written = saved_by_ctrl_c(tmp_path, place)
+    process = start(tmp_path, "--seeds", "1", "--on", "ray", scale=SCALE)
     try:
-        wait_until(lambda: has_begun(place), process)
         wait_until(lambda: (tmp_path / "runs/.ray.json").exists(), process)
+        wait_until(lambda: is_held(place), process)
         code, out, _ = snip("runs", "--out", tmp_path / "runs")
         assert code == 0
         assert "ago: 1 nodes with 1 CPUs, 1 runs at work, 0 wait" in out
         assert is_held(place)
+        (raylet,) = [words for words in family(process).values() if "/raylet " in words]
+        assert "--node_ip_address=127.0.0.1 " in raylet  # nobody else can reach it
         (lost,) = workers(process)
         os.kill(lost, signal.SIGKILL)
         _, error = process.communicate(timeout=PATIENCE)
@@ -57,16 +90,60 @@ def test_a_lost_worker_is_replaced_and_nothing_is_run_twice(tmp_path: Path, snip
     assert f"the worker of {place.name} was lost" in error
     assert "goes on from its last checkpoint" in error
     assert not (tmp_path / "runs/.ray.json").exists()
+    assert (place / METRICS).read_text().startswith(written)  # resumed, not begun anew
     result = RunResult.read(place)
-    assert attempt(CONFIG, Place(tmp_path / "alone")).kind == DONE  # without Ray
-    alone = RunResult.read(tmp_path / "alone" / CONFIG.folder_name)
+    assert attempt(LONGER, Place(tmp_path / "alone")).kind == DONE  # without Ray
+    alone = RunResult.read(tmp_path / "alone" / LONGER.folder_name)
     assert (result.test_error, result.test_loss) == (alone.test_error, alone.test_loss)
     assert {p.name for p in place.iterdir()} == {p.name for p in alone.folder.iterdir()}
     before = (place / "result.json").stat().st_mtime_ns
-    again = start(tmp_path, "--seeds", "1", "--on", "ray")
+    again = start(tmp_path, "--seeds", "1", "--on", "ray", scale=SCALE)
     assert again.wait(PATIENCE) == 0
     again.communicate()
     assert (place / "result.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.usefixtures("_ray")
+def test_a_cluster_that_runs_already_is_used_by_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Ray asks who comes by its address. The cluster and the command get a token of this test's own.
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    ports = {name: str(free_port()) for name in ("port", "ray-client-server-port")}
+    head = [*RAY, "start", "--head", "--block", "--num-cpus", "1", "--include-dashboard", "false"]
+    # Paths of sockets may have 107 bytes, so that the test's own folder is too deep for them.
+    short = tempfile.mkdtemp(prefix="snip-ray-")
+    head += ["--node-ip-address", "127.0.0.1", "--temp-dir", short]
+    flags = [word for name, port in ports.items() for word in (f"--{name}", port)]
+    environment = os.environ | SEES_THIS_TREE | {"RAY_USAGE_STATS_ENABLED": "0"}
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # or it takes another address
+    with (tmp_path / "log").open("w") as log:
+        cluster = subprocess.Popen([*head, *flags], env=environment, stdout=log, stderr=log)
+    try:
+        wait_until(lambda: is_listening(int(ports["ray-client-server-port"])), cluster)
+        on = f"ray://127.0.0.1:{ports['ray-client-server-port']}"
+        process = start(tmp_path, "--seeds", "1", "--on", on, scale=0.0002)
+        _, error = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, error
+        assert RunResult.read(tmp_path / "runs" / TINY.folder_name).kept > 0
+        assert not (tmp_path / "runs/.ray.json").exists()
+    finally:
+        cluster.send_signal(signal.SIGINT)  # upon which it ends all that it has started
+        cluster.wait(PATIENCE)
+        shutil.rmtree(short)
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_a_note_of_the_cluster_that_is_damaged_is_a_sentence(snip: Snip) -> None:
+    Path("runs").mkdir()
+    for text in ("{}", "[]", '{"time": "noon"}', '{"time": 0, "nodes": null}'):
+        Path("runs/.ray.json").write_text(text)
+        code, out, error = snip("runs", "--out", "runs")
+        assert code == 2
+        assert "0 runs" in out
+        assert "runs/.ray.json is damaged or of another version" in error
+        assert "delete it" in error
 
 
 @pytest.mark.usefixtures("empty_folder")

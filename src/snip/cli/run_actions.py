@@ -12,7 +12,7 @@ from snip.common.console import remark, say, show_table
 from snip.common.errors import FileError, InputError, nearest
 from snip.common.errors import listed as few
 from snip.common.figures import percent
-from snip.common.files import read_json
+from snip.common.files import read_json, reading
 from snip.methods import METHODS
 from snip.models import MODELS
 from snip.reports.curves import Curve, draw_curves
@@ -44,12 +44,15 @@ def show_list(out: Path, *, model: str | None, method: str | None, state: str | 
 
 def _say_cluster(out: Path) -> None:
     """Print what the command that uses a cluster last noted of it."""
-    if (out / CLUSTER).is_file():
-        state = read_json(out / CLUSTER)
-        say(
-            f"Ray, {duration(max(0.0, time.time() - state['time']))} ago: {state['nodes']} nodes "
-            f"with {state['cpus']} CPUs, {state['at_work']} runs at work, {state['waiting']} wait"
-        )
+    path = out / CLUSTER
+    if not path.is_file():
+        return
+    fix = "delete it, the command that uses the cluster writes it anew"
+    with reading(path, fix=fix):
+        state = read_json(path, fix=fix)
+        ago = duration(max(0.0, time.time() - state["time"]))
+        nodes, cpus, busy, rest = (int(state[k]) for k in ("nodes", "cpus", "at_work", "waiting"))
+    say(f"Ray, {ago} ago: {nodes} nodes with {cpus} CPUs, {busy} runs at work, {rest} wait")
 
 
 def compare(out: Path, names: Sequence[str], picture: Path | None) -> None:

@@ -48,6 +48,10 @@ class RayWorkers:
     def __init__(self, on: str, jobs: int, place: Place) -> None:
         # Ray would otherwise tell its makers about every cluster.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if on == RAY:
+            # A cluster of this machine alone, which nobody else is to reach: with this Ray listens
+            # on the loopback address. It takes that address for its network's if asked by name.
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         self._ray = imported("ray", "running on a cluster", "ray")
         self._noted: tuple[int, int, float] = (-1, -1, 0.0)
         # Workers start in folders of their own.
