@@ -65,13 +65,18 @@ def scalars(metrics: Metrics) -> dict[str, float]:
 def writing(where: str, kinds: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Turn what goes wrong while something is logged, also the library's own kinds of error, into
     a sentence."""
+    caught: tuple[type[Exception], ...] = (OSError, *kinds)
     try:
         yield
     except FileError:
         raise
+<<<<<<< HEAD
     except Exception as error:
         if not isinstance(error, (OSError, *kinds)):
             raise
+=======
+    except caught as error:
+>>>>>>> stacks2
         raise FileError(
             f"cannot log to {where}: {getattr(error, 'strerror', None) or first_line(error)}. Free "
             "some space or choose another place; without --log the run goes on from its checkpoint."
