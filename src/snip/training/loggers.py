@@ -70,13 +70,7 @@ def writing(where: str, kinds: tuple[type[Exception], ...] = ()) -> Iterator[Non
         yield
     except FileError:
         raise
-<<<<<<< HEAD
-    except Exception as error:
-        if not isinstance(error, (OSError, *kinds)):
-            raise
-=======
     except caught as error:
->>>>>>> stacks2
         raise FileError(
             f"cannot log to {where}: {getattr(error, 'strerror', None) or first_line(error)}. Free "
             "some space or choose another place; without --log the run goes on from its checkpoint."
