@@ -7,7 +7,9 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,7 +64,17 @@ def export_onnx(
         ) from error
     if program is None:
         raise InputError("torch.onnx gave no program: update torch and onnxscript.")
-    write_with(path, lambda temporary: program.save(temporary, external_data=False))
+    write_with(path, partial(_save, program))
+
+
+def _save(program: torch.onnx.ONNXProgram, path: Path) -> None:
+    try:
+        program.save(path, external_data=False)
+    except (ValueError, RuntimeError) as error:  # protobuf's own, beyond its two gigabytes
+        raise InputError(
+            f"the network cannot be written as one ONNX file: {first_line(error)} Such a file has "
+            "at most 2 GB."
+        ) from error
 
 
 def _require() -> None:
