@@ -7,6 +7,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from user_networks import Blocks
 
 import snip
@@ -269,9 +270,11 @@ def test_processes_that_train_together_do_not_decide_apart(monkeypatch, build, b
     timed_as(monkeypatch)
     for layers_timed in ("fastest_ways", "losing_layers"):
         monkeypatch.setattr(f"snip.engine.sparse_copy.{layers_timed}", None)  # not to be called
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    assert isinstance(quietly(snip.accelerate, build(), batch), Accelerated)
+    torch.distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        assert isinstance(quietly(snip.accelerate, build(), batch), Accelerated)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_layers_of_an_untraced_network_are_timed_once(monkeypatch):
