@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,6 +40,14 @@ def run_in_processes(work: Callable[[int, int, str], None], folder: Path, count:
         start_processes(
             _met, (work, count, address, str(folder)), nprocs=count, start_method="forkserver"
         )
+
+
+def found_in_processes(
+    work: Callable[[int, int, str], None], folder: Path, count: int = 2
+) -> list[Any]:
+    """The same, and what each process has saved as RANK.pt in the folder, in their order."""
+    run_in_processes(work, folder, count)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(count)]
 
 
 def _met(rank: int, work: Callable[..., None], count: int, address: str, folder: str) -> None:

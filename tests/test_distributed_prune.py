@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from distributed_parts import NETWORKS, batches_of, exact_loss, shared
-from processes import run_in_processes
+from processes import found_in_processes
 from torch import nn
 
 import snip
@@ -152,8 +152,7 @@ def made(tmp_path_factory):
     @cache
     def found(count):
         folder = tmp_path_factory.mktemp("prune")
-        run_in_processes(prune_in_a_process, folder, count)
-        return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(count)]
+        return found_in_processes(prune_in_a_process, folder, count)
 
     return found
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from distributed_parts import data, mlp, shared
-from processes import run_in_processes
+from processes import found_in_processes
 from torch import nn
 
 import snip
@@ -259,8 +259,7 @@ def refuse_in_a_process(rank, count, folder):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("refused")
-    run_in_processes(refuse_in_a_process, folder)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    return found_in_processes(refuse_in_a_process, folder)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from distributed import one_process, sent_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from processes import run_in_processes
+from processes import found_in_processes
 
 from snip.common.errors import InputError
 from snip.distributed.ranks import Ranks
@@ -130,8 +130,7 @@ def select_in_a_process(rank, count, folder):
 def found(tmp_path_factory):
     """What each of four processes selected; started once."""
     folder = tmp_path_factory.mktemp("selection")
-    run_in_processes(select_in_a_process, folder, PROCESSES)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(PROCESSES)]
+    return found_in_processes(select_in_a_process, folder, PROCESSES)
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case[0])

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from distributed_parts import batches_of, mlp, shared
-from processes import run_in_processes
+from processes import found_in_processes
 from torch import nn
 
 import snip
@@ -235,8 +235,7 @@ def try_in_a_process(rank, count, folder):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sharded")
-    run_in_processes(try_in_a_process, folder, PROCESSES)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(PROCESSES)]
+    return found_in_processes(try_in_a_process, folder, PROCESSES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from needed import needed
-from processes import run_in_processes
+from processes import found_in_processes
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -201,7 +201,7 @@ def work(rank, count, folder):
     found["no data"] = refused(partial(no_data, rank=rank), Net())
     train = partial(with_accelerate, rank=rank, folder=Path(folder) / "other")
     found["other masks"] = refused(train, other_masks(rank))
-    torch.save(found, f"{folder}/found-{rank}.pt")
+    torch.save(found, f"{folder}/{rank}.pt")
 
 
 @pytest.fixture(scope="module")
@@ -209,8 +209,7 @@ def found(tmp_path_factory):
     for library in TRAINERS:
         needed(library)
     folder = tmp_path_factory.mktemp("trainers")
-    run_in_processes(work, folder)
-    return [torch.load(folder / f"found-{rank}.pt", weights_only=True) for rank in range(2)]
+    return found_in_processes(work, folder)
 
 
 @pytest.mark.parametrize("name", WAYS)

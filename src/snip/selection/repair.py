@@ -53,7 +53,10 @@ def with_a_path(
     connections may still fail to meet. Of `silent` layers, on which the loss does not depend, the
     user has heard already.
     """
-    follows = partial(following, model, call, batch_dim, learned) if call is not None else None
+    if call is None:
+        _warn_of_empty(model, masks, silent, bypassed=False, floors=select is not None)
+        return masks
+    follows = partial(following, model, call, batch_dim, learned)
     looking = partial(_looked, model, masks, call, select, repair, silent, follows)
     better = looking(cures=[] if rescore is None else None)
     if better is None and rescore is not None:
@@ -65,19 +68,16 @@ def with_a_path(
 def _looked(
     model: nn.Module,
     masks: Masks,
-    call: Call | None,
+    call: Call,
     select: Select | None,
     repair: bool,
     silent: Sequence[str],
-    follows: Callable[[], AbstractContextManager[Follow]] | None,
+    follows: Callable[[], AbstractContextManager[Follow]],
     *,
     cures: list[Settings] | None,
 ) -> Masks | None:
     """The masks or better ones. None if no output is reached and `cures` are to be made first."""
     floors = select is not None  # whether there is a floor to advise
-    if call is None or follows is None:
-        _warn_of_empty(model, masks, silent, bypassed=False, floors=floors)
-        return masks
     with follows() as follow:
         found = follow(masks)
         wanted = _wanted(follow, masks, found)
