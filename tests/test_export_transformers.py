@@ -4,8 +4,8 @@ import warnings
 
 import pytest
 import torch
+from hugging_face_parts import collated, gpt2, images, vit, words
 from needed import needed
-from test_hugging_face import collated, gpt2, images, vit, words
 
 import snip
 

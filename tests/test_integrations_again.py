@@ -4,14 +4,15 @@ import shutil
 
 import pytest
 import torch
-from test_hugging_face import gpt2, trained, words
+from hugging_face_parts import gpt2, trained, words
+from needed import needed
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import snip
 from snip.masks.holding import after_step
 
-accelerate = pytest.importorskip("accelerate")
+accelerate = needed("accelerate")
 from snip.integrations import accelerate as with_accelerate  # noqa: E402
 from snip.integrations.transformers import Snip  # noqa: E402
 
