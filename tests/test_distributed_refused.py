@@ -125,16 +125,16 @@ def part_of_it(model):
 DDP, FSDP = partial(shared, how="ddp"), partial(shared, how="fsdp")
 # Name -> how the model is shared, settings of `prune` in a process, and what both are told.
 CASES = {
-    "sparsities": (DDP, lambda rank: {"sparsity": 0.5 + 0.1 * rank}, "sparsity 0.6 there"),
+    "sparsities": (DDP, lambda rank: {"sparsity": 0.5 + 0.1 * rank}, "sparsity 0.6 in process 1"),
     "batch norms": (
         FSDP,
         lambda rank: {"scoring": SCORING(batch_norm=("train", "eval")[rank])},
-        "scoring.batch_norm 'eval' there, 'train' here",
+        "scoring.batch_norm 'eval' in process 1, 'train' in process 0",
     ),
     "a scope of many": (
         FSDP,
         lambda rank: {"network": deep, "scope": scope_of_many(rank)},
-        "scope of '5.weight' 0.9 there, 0.1 here",
+        "scope of '5.weight' 0.9 in process 1, 0.1 in process 0",
     ),
     "a sparsity that is none": (
         FSDP,

@@ -146,11 +146,11 @@ def test_four_processes_select_what_one_does(case, found):
 def test_processes_that_select_by_something_else_are_told(found):
     for theirs in found:
         said = theirs["disagreements"]
-        assert all("process 1 and process 0 differ" in sentence for sentence in said.values())
-        assert "kept 21 there, 20 here" in said["kept"]
-        assert "kept 41 there, 20 here" in said["all kept"]
+        assert all("the processes differ" in sentence for sentence in said.values())
+        assert "kept 21 in process 1, 20 in process 0" in said["kept"]
+        assert "kept 41 in process 1, 20 in process 0" in said["all kept"]
         assert "within" in said["within"]
-        assert "of 73 there, 41 here" in said["costs"]
+        assert "of 73 in process 1, 41 in process 0" in said["costs"]
         assert "threshold" in said["threshold"]
 
 

@@ -77,6 +77,16 @@ def test_a_checkpoint_that_is_loaded_too_late_is_an_error(tmp_path):
     assert right.start(loader, optimizer) == right.masks == masks
 
 
+def test_what_stands_in_the_wrong_place_is_named():
+    accelerator, model, _, _ = prepared(0)
+    for given, sentence in (
+        ((model, accelerator), "given a Sequential and an? Accelerator: it takes the accelerator"),
+        ((accelerator, 0.9), "given an? Accelerator and a float"),
+    ):
+        with pytest.raises(snip.InputError, match=sentence):
+            with_accelerate.Snip(*given)
+
+
 def test_an_optimiser_that_trains_something_else_as_well_is_not_idle(recwarn):
     """As after accelerating in place: an emptied bias stays, and the rest are packed weights."""
     old, new = nn.Linear(4, 3), nn.Linear(4, 3)

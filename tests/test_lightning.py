@@ -243,6 +243,13 @@ def test_the_other_name_of_the_library(tmp_path):
 def test_what_is_refused(tmp_path):
     with pytest.raises(snip.InputError, match="did you mean 'method'"):
         Snip(sparsity=0.5, methods="snip")
+    for settings, words in (
+        ({"sparsity": 1.5}, "sparsity is 1.5"),
+        ({"sparsity": 0.5, "method": "lwc"}, "'lwc' prunes while it trains"),
+        ({"sparsity": 0.5, "scope": "layers"}, "did you mean 'layer'"),
+    ):
+        with pytest.raises(snip.InputError, match=words):  # before any data is read
+            Snip(**settings)
     with pytest.raises(snip.InputError, match="unknown module 'nett': did you mean 'net'"):
         fitted(tmp_path, Snip(sparsity=0.5, module="nett"))
     manual = Lit()

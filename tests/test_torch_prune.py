@@ -140,3 +140,20 @@ def test_what_is_refused_changes_nothing():
     assert from_pruned(attention).keys() == {"in_proj_weight"}
     with pytest.raises(snip.InputError, match="of another model"):
         to_pruned(network(), snip.Masks(keep))
+    with pytest.raises(snip.InputError, match=r"masks is a dict, not snip\.Masks"):
+        to_pruned(network(), {"0.weight": torch.ones(8, 6)})
+
+
+def test_a_model_that_torch_has_pruned_is_taken_over_first():
+    model = pruned_by_torch()
+    before = copy.deepcopy(model.state_dict())
+    for refuses in (
+        lambda: snip.prune(model, (IMAGES, LABELS), sparsity=0.9),
+        lambda: snip.accelerate(model, IMAGES),
+    ):
+        with pytest.raises(snip.InputError, match=r"'0\.weight_orig'.*from_pruned\(model\)"):
+            refuses()
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+    first = from_pruned(model)
+    further = snip.prune(model, (IMAGES, LABELS), sparsity=0.9)
+    assert not any((further[name] & ~first[name]).any() for name in first)

@@ -127,16 +127,49 @@ def _checked(
     asked: dict[str, Any],
 ) -> tuple[str, AtInitialisation, dict[str, Any]]:
     """The method with its name, and the settings; refused before anything is scored."""
-    name, chosen = named_method(method)
-    granularity = checked_granularity(asked["granularity"])
-    asked = asked | {
-        "scope": scope_of(name, chosen, asked["scope"]),
-        "granularity": granularity,
-        "sparsity": asked_sparsity(granularity, asked["sparsity"]),
-    }
-    _check(model, params, **asked, training=training)
+    if training is not None:
+        raise InputError("this method does not train: leave out training=..., and train after it.")
+    name, chosen, asked = checked_settings(method, **asked)
+    parameters = scorable_parameters(model, params)
+    check_scope_names(asked["scope"], parameters)
+    count = sum(parameter.numel() for parameter in parameters.values())
+    require_some_kept(count, float(asked["sparsity"]))
     check_shared(model, name, chosen, asked)
     return name, chosen, asked
+
+
+def checked_settings(
+    method: str | Score | Method = "snip",
+    *,
+    sparsity: float | None,
+    granularity: str | Granularity = "element",
+    scope: Scope = "global",
+    floor: float | str = AUTO,
+    budget: str = "connections",
+    biases: str = "compete",
+    scoring: Scoring = Scoring(),
+) -> tuple[str, AtInitialisation, dict[str, Any]]:
+    """What can be refused before there is a model: options of `prune`, and a method at its start.
+
+    Returns the method with its name, and the other options, those that have several spellings in
+    one of them.
+    """
+    name, chosen = named_method(method)
+    if budget not in BUDGETS:
+        raise nearest("budget", budget, BUDGETS)
+    if biases not in BIASES:
+        raise nearest("biases", biases, BIASES)
+    whole = checked_granularity(granularity)
+    sparsity = asked_sparsity(whole, sparsity)
+    scope = scope_of(name, chosen, scope)
+    least = 0 if floor == AUTO else floor
+    check_request(sparsity, scope, least, by_cost=budget == "flops")
+    check_granularity(whole, scope, float(least), by_cost=budget == "flops")
+    checked_scoring(scoring)
+    return name, chosen, {
+        "sparsity": sparsity, "granularity": whole, "scope": scope, "floor": floor,
+        "budget": budget, "biases": biases, "scoring": scoring,
+    }  # fmt: skip
 
 
 def _prune_trained(name: str, method: DuringTraining, given: Mapping[str, Any]) -> Masks:
@@ -152,31 +185,3 @@ def _prune_trained(name: str, method: DuringTraining, given: Mapping[str, Any]) 
     warn_of_own_masks(given["model"])
     where = given["model"], given["batches"], given["sparsity"]
     return prune_trained(name, method, *where, given["params"], given["training"])
-
-
-def _check(
-    model: nn.Module,
-    params: Predicate | None,
-    sparsity: float,
-    granularity: Granularity,
-    scope: Scope,
-    floor: float | str,
-    budget: str,
-    biases: str,
-    scoring: Scoring,
-    training: TrainConfig | None,
-) -> None:
-    """Refuse a request that cannot be met, before anything is scored."""
-    if training is not None:
-        raise InputError("this method does not train: leave out training=..., and train after it.")
-    if budget not in BUDGETS:
-        raise nearest("budget", budget, BUDGETS)
-    if biases not in BIASES:
-        raise nearest("biases", biases, BIASES)
-    least = 0 if floor == AUTO else floor
-    check_request(sparsity, scope, least, by_cost=budget == "flops")
-    check_granularity(granularity, scope, float(least), by_cost=budget == "flops")
-    checked_scoring(scoring)
-    chosen = scorable_parameters(model, params)
-    check_scope_names(scope, chosen)
-    require_some_kept(sum(parameter.numel() for parameter in chosen.values()), float(sparsity))

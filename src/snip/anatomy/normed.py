@@ -20,6 +20,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 LENGTH = "length of a weight under weight norm"
 PARAMETRIZED = "parametrized"  # how the reason of every other tensor begins that makes a weight
+TORCH_PRUNED = f"{PARAMETRIZED} (torch.nn.utils.prune)"
 POWER_ITERATIONS = 15  # as many as torch makes when a layer gets its spectral norm
 
 
@@ -110,7 +111,7 @@ def why_computed(module: nn.Module, key: str) -> str | None:
         if isinstance(hook, WeightNorm) and key == f"{hook.name}_g":
             return LENGTH
         if isinstance(hook, BasePruningMethod) and key == f"{hook._tensor_name}_orig":
-            return f"{PARAMETRIZED} (torch.nn.utils.prune)"
+            return TORCH_PRUNED
     return None
 
 

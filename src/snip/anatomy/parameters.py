@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from snip.anatomy.accelerated import Accelerated
-from snip.anatomy.normed import normed_weights, why_computed
+from snip.anatomy.normed import TORCH_PRUNED, normed_weights, why_computed
 from snip.anatomy.own_forward import changes_weight, is_added
 from snip.common.errors import InputError, KindError, listed
 
@@ -57,6 +57,17 @@ def left_out(model: nn.Module, predicate: Predicate | None = None) -> dict[str, 
         for name, parameter in model.named_parameters()
     }
     return {name: reason for name, reason in found.items() if reason is not None}
+
+
+def refuse_torch_pruned(model: nn.Module, predicate: Predicate | None = None) -> None:
+    """Of a weight that torch prunes nothing can be removed here, and its zeros count nowhere."""
+    found = [name for name, why in left_out(model, predicate).items() if why == TORCH_PRUNED]
+    if found:
+        raise InputError(
+            f"torch.nn.utils.prune has pruned this model, and computes weights from {listed(found)}"
+            " before each call: snip.integrations.torch_prune.from_pruned(model) takes its pruning "
+            "over, and gives an ordinary model that holds the masks."
+        )
 
 
 def parameter_owners(model: nn.Module) -> Owners:

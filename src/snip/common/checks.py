@@ -65,11 +65,16 @@ def _named(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
 
 
-def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+def differences(
+    theirs: Mapping[str, Any],
+    ours: Mapping[str, Any],
+    there: str = "there",
+    here: str = "here",
+) -> str:
     """A sentence with the first four differences of two configurations; empty if there is none."""
     changed = [
-        f"{shortened(str(key), 100)} {shown(theirs.get(key, 'default'))} there, "
-        f"{shown(ours.get(key, 'default'))} here"
+        f"{shortened(str(key), 100)} {shown(theirs.get(key, 'default'))} {there}, "
+        f"{shown(ours.get(key, 'default'))} {here}"
         for key in sorted({*theirs, *ours})
         if theirs.get(key) != ours.get(key)
     ]

@@ -114,7 +114,7 @@ def nearest(kind: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"unknown {kind} {shown(name)}: {hint}Known: {', '.join(names)}.")
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What an error says, without the rest of a long message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 

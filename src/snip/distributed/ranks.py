@@ -86,7 +86,7 @@ class Ranks:
             yield
         except Exception as found:  # whatever it is, the others must not wait
             error = found
-        said = self.everyones(None if error is None else shortened(str(error), LONGEST))
+        said = self.everyones(None if error is None else shortened(_told(error), LONGEST))
         if error is not None:
             raise error
         failed = next((rank for rank, text in enumerate(said) if text is not None), None)
@@ -98,16 +98,21 @@ class Ranks:
         said = self.everyones(facts)
         for rank, theirs in enumerate(said):
             if theirs != said[0]:
-                raise InputError(
-                    f"process {rank} and process 0 differ: {differences(theirs, said[0])} ('there' "
-                    f"is process {rank}). {advice}"
-                )
+                where = f"in process {rank}", "in process 0"
+                differ = differences(theirs, said[0], *where)
+                raise InputError(f"the processes differ: {differ}. {advice}")
 
     def _device(self, tensor: torch.Tensor) -> torch.device:
         """Where this group can send a tensor from: its own place, or the GPU for NCCL."""
         if tensor.is_cuda or "nccl" not in dist.get_backend(self.group):
             return tensor.device
         return torch.device("cuda", torch.cuda.current_device())
+
+
+def _told(error: Exception) -> str:
+    """What an error says; the text of one that is not Snip's may need its kind to make sense."""
+    own = isinstance(error, (InputError, RankError))
+    return str(error) if own else f"{type(error).__name__}: {error}"
 
 
 @contextmanager

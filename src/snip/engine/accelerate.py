@@ -12,7 +12,7 @@ from torch import nn
 from snip.anatomy.accelerated import Accelerated
 from snip.anatomy.calling import example
 from snip.anatomy.copying import copy_of
-from snip.anatomy.parameters import prunable_parameters, unwrap
+from snip.anatomy.parameters import prunable_parameters, refuse_torch_pruned, unwrap
 from snip.common.errors import InputError, KindError, listed, warn
 from snip.distributed.models import require_unwrapped, require_whole
 from snip.engine.accelerated import not_accelerated
@@ -157,6 +157,7 @@ def _checked(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Mask
         masks = masks if isinstance(masks, Masks) else Masks(masks)
         masks.check(model)
         return masks
+    refuse_torch_pruned(model)
     masks = Masks.from_zeros(model)
     zeros = share_of_zeros(prunable_parameters(model))
     if zeros < PRUNED:

@@ -151,6 +151,8 @@ class Reproduction:
     def run(self) -> Record:
         """Measure, do all runs, and write the record, the tables and the figure."""
         self.look(shown=True)
+        if self.request.on != LOCAL and not self.rows:
+            remark(f"note: {self.experiment.name} has no runs: it is computed here.")
         if self.experiment.measure is not None and not is_current(self.more, MEASURED):
             self._measure()
         if TIMED in self.more and not is_current(self.more, TIMED):

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from snip.anatomy.accelerated import Accelerated
-from snip.anatomy.calling import arguments, doubled
+from snip.anatomy.calling import arguments, copied, doubled
 from snip.anatomy.parameters import unwrap
 from snip.common.errors import InputError, first_line, warn
 from snip.common.files import write_with
@@ -47,6 +47,7 @@ def export_onnx(
     plain = densify(model).eval()  # a copy
     holding.release(plain)
     args, kwargs = arguments(plain, inputs)
+    _check_runs(plain, args, kwargs)
     if any_batch_size:
         # torch.export would take a batch size of one for a constant of the model.
         args, kwargs = pytree.tree_map_only(torch.Tensor, _at_least_two, (args, kwargs))
@@ -59,12 +60,23 @@ def export_onnx(
     except Exception as error:  # anything can go wrong inside the user's forward
         hint = " If its first dimension is not the batch, use any_batch_size=False."
         raise InputError(
-            f"{type(plain).__name__} cannot be exported to ONNX: {first_line(error)}"
+            f"{type(plain).__name__} cannot be exported to ONNX: {first_line(_root(error))}"
             + (hint if any_batch_size else "")
         ) from error
     if program is None:
         raise InputError("torch.onnx gave no program: update torch and onnxscript.")
     write_with(path, partial(_save, program))
+
+
+def _check_runs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Of inputs that the model does not take, the exporter would tell in pages of its own."""
+    try:
+        with torch.no_grad():
+            model(*copied(args), **copied(kwargs))
+    except Exception as error:  # anything can go wrong inside the user's forward
+        raise InputError(
+            f"{type(model).__name__} does not run on these inputs: {first_line(error)}"
+        ) from error
 
 
 def _save(program: torch.onnx.ONNXProgram, path: Path) -> None:
@@ -75,6 +87,13 @@ def _save(program: torch.onnx.ONNXProgram, path: Path) -> None:
             f"the network cannot be written as one ONNX file: {first_line(error)} Such a file has "
             "at most 2 GB."
         ) from error
+
+
+def _root(error: BaseException) -> BaseException:
+    """The error that led to all others: torch.onnx reports its own steps on top of it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _require() -> None:

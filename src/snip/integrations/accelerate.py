@@ -15,13 +15,13 @@ from typing import Any
 
 from torch import nn
 
-from snip.common.errors import InputError
+from snip.common.errors import InputError, KindError
 from snip.common.optional import imported
 from snip.integrations.pruning import Pruning, first_of, own_loss
 from snip.masks import Masks
 from snip.scoring.batches import cross_entropy, is_pair_of_tensors
 
-imported("accelerate", "pruning with Accelerate", "transformers")
+_library = imported("accelerate", "pruning with Accelerate", "transformers")
 
 
 class Snip:
@@ -43,6 +43,11 @@ class Snip:
         accelerate: bool = False,
         **options: Any,
     ) -> None:
+        if not isinstance(accelerator, _library.Accelerator) or not isinstance(model, nn.Module):
+            raise KindError(
+                f"Snip was given a {type(accelerator).__name__} and a {type(model).__name__}: it "
+                "takes the accelerator first, then the model that accelerator.prepare returned."
+            )
         self._accelerator, self._model = accelerator, accelerator.unwrap_model(model)
         self._pruning = Pruning(sparsity, accelerate, options)
         self._optimizers: tuple[Any, ...] = ()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.algorithm import prune
+from snip.algorithm import checked_settings, prune
 from snip.anatomy.calling import inputs_of, mapped
 from snip.anatomy.device import device_of
 from snip.anatomy.parameters import unwrap
@@ -25,6 +25,7 @@ from snip.integrations.in_place import accelerate_in_place, densify_in_place
 from snip.masks import Masks, Provenance, held_masks
 
 TAKEN = ("model", "batches", "sparsity", "training")  # of `prune`, what a trainer decides itself
+OF_NETWORK = ("loss_fn", "params")  # options that only a network shows to be right or wrong
 SAME = "Load the same checkpoint, or the same pruned model, in every process."
 
 
@@ -38,6 +39,10 @@ class Pruning:
         for name in options:
             if name not in known:
                 raise nearest("option of Snip", name, known)
+        # A network that holds masks is not pruned, and needs no sparsity.
+        settings = {name: value for name, value in options.items() if name not in OF_NETWORK}
+        if sparsity is not None:
+            checked_settings(sparsity=sparsity, **settings)
         self.sparsity, self.accelerate, self.options = sparsity, accelerate, dict(options)
         self.masks: Masks | None = None  # of the network that is or was trained
         self.given: Masks | None = None  # those of a checkpoint, for the next start

@@ -17,7 +17,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from snip.anatomy.normed import normed_weights
 from snip.anatomy.parameters import is_sharded, ordinary, parameter_owners
-from snip.common.errors import InputError, listed
+from snip.common.errors import InputError, KindError, listed
 from snip.masks import Masks, Provenance, held_masks, release
 
 METHOD = "torch.nn.utils.prune"  # as the provenance calls it
@@ -69,6 +69,11 @@ def to_pruned(model: nn.Module, masks: Masks | None = None) -> None:
     if masks is None:
         raise InputError(
             "the model holds no masks: give some, or call snip.prune(model, batch, sparsity=...)."
+        )
+    if not isinstance(masks, Masks):
+        raise KindError(
+            f"masks is a {type(masks).__name__}, not snip.Masks: give to_pruned(model, "
+            "snip.Masks({name: mask, ...}))."
         )
     masks.check_fit(model)
     _check_recomputed(model, masks)

@@ -54,7 +54,11 @@ def named_method(method: str | Score | Method) -> tuple[str, AtInitialisation]:
             raise nearest("method", method, METHODS)
         found = METHODS[method]
         if isinstance(found, DuringTraining):
-            raise InputError(f"method {method!r} prunes while it trains: it has no scores.")
+            raise InputError(
+                f"method {method!r} prunes while it trains, by phases of its own, and scores "
+                "nothing at the start: it is for snip.prune(model, data, method=...) and for "
+                "snip train --method; here use one that scores, such as 'snip'."
+            )
         return method, found
     if isinstance(method, AtInitialisation):
         return name_of(method.score), method

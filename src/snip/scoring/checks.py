@@ -12,6 +12,7 @@ from snip.anatomy.parameters import (
     Predicate,
     is_weight,
     ordinary,
+    refuse_torch_pruned,
     require_prunable,
     unwrap,
 )
@@ -32,6 +33,7 @@ def scorable_parameters(model: nn.Module, params: Predicate | None) -> dict[str,
     """The parameters that will compete, or an error that says why this model cannot be scored."""
     plain = ordinary(model)
     shared = sharing(model)  # which refuses what cannot be taken
+    refuse_torch_pruned(plain, params)
     chosen = require_prunable(plain, params)
     normed = [name for name in normed_weights(plain) if name in chosen]
     if shared == SHARDED and normed:
@@ -62,7 +64,8 @@ def check_signal(model: nn.Module, scores: Scores) -> list[str]:
     if silent:
         warn(
             f"the loss does not depend on {listed(silent)}: its scores are zero all over, "
-            "so the layer goes first. Is it used in the loss, and is it initialised to non-zero?",
+            "so the layer goes first. Is it used in the loss, is it initialised to non-zero, and "
+            "does no checkpoint(..., use_reentrant=True) keep its gradient back?",
         )
     return silent
 
