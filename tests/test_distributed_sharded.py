@@ -137,6 +137,30 @@ def gradients_as_found(rank):
         assert torch.equal(gradient.full_tensor(), values)
 
 
+def gradients_that_are_not_summed_yet(rank):
+    """A user who accumulates without synchronising prunes in between, and goes on."""
+    first, second = batches_of(rank, PROCESSES)[:2]
+
+    def accumulated(prunes):
+        model = shared(mlp(), "fsdp")
+        model.set_requires_gradient_sync(False)
+        loss_of(model, first).backward()
+        if prunes:
+            scores = snip.connection_sensitivity(model, batches_of(rank, PROCESSES))
+            expected = snip.connection_sensitivity(mlp(), batches_of(0, 1))
+            for name, score in expected.items():
+                torch.testing.assert_close(scores[name].full_tensor(), score)
+        assert all(p.grad is None for p in model.parameters())
+        loss_of(model, first).backward()  # still without synchronising
+        assert all(p.grad is None for p in model.parameters())
+        model.set_requires_gradient_sync(True)
+        loss_of(model, second).backward()
+        return {name: p.grad.full_tensor() for name, p in model.named_parameters()}
+
+    plain, pruned = accumulated(False), accumulated(True)
+    assert all(torch.equal(pruned[name], gradient) for name, gradient in plain.items())
+
+
 def optimisers_in_backward(rank):
     model = shared(mlp(), "fsdp")
     own = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
@@ -214,6 +238,7 @@ CASES = [
     sharded_after_pruning_and_evaluated,
     sharded_by_columns_after_pruning,
     gradients_as_found,
+    gradients_that_are_not_summed_yet,
     optimisers_in_backward,
     mixed_precision,
     tied_and_frozen,

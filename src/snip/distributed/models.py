@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
 
-import torch
 from torch import nn
 
 from snip.anatomy.parameters import is_sharded, unwrap, wrappers
 from snip.common.errors import InputError
-from snip.distributed.ranks import ALONE, Ranks, answered
+from snip.distributed.ranks import ALONE, Ranks
 from snip.distributed.shards import FSDP1, ranks_of_tensors
 
 # How processes share a model: whole in each, or a part in each.
@@ -101,48 +100,6 @@ def inner(model: nn.Module) -> nn.Module:
     """The model that a process computes with by itself: without DDP, whose forward and backward
     passes talk to other processes."""
     return unwrap(model) if _is_replicated(model) else model
-
-
-@contextmanager
-def backward_aside(model: nn.Module, ranks: Ranks) -> Iterator[None]:
-    """Inside the block backward passes of FSDP2 may write into `.grad`, which then comes back.
-
-    FSDP2 sums gradients over processes only on their way into `.grad`: torch.autograd.grad would
-    not give them. Hooks that wait there, such as an optimiser's that steps in the backward pass,
-    are not called. What was gathered of other processes' parts when a pass fails is let go.
-    """
-    parameters = list(unwrap(model).parameters())
-    gradients = [parameter.grad for parameter in parameters]
-    waiting = [p._post_accumulate_grad_hooks or {} for p in parameters]
-    hooks = [dict(theirs) for theirs in waiting]
-    for theirs in waiting:
-        theirs.clear()
-    _forget_gradients(parameters)
-    try:
-        with answered(ranks):
-            yield
-    finally:
-        resharded(model)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        for theirs, before in zip(waiting, hooks, strict=True):
-            theirs.update(before)
-
-
-def gradient_by_backward(
-    model: nn.Module, loss: torch.Tensor, weights: Sequence[torch.Tensor]
-) -> list[torch.Tensor | None]:
-    """The mean over processes of dL/dw, of which each gets its part. For `backward_aside`."""
-    loss.backward()
-    found = [weight.grad for weight in weights]
-    # All of them, also of parameters that do not compete: nobody else frees those.
-    _forget_gradients(unwrap(model).parameters())
-    return found
-
-
-def _forget_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    for parameter in parameters:
-        parameter.grad = None
 
 
 def _is_replicated(model: nn.Module) -> bool:

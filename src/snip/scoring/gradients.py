@@ -17,14 +17,8 @@ from snip.common.checks import all_finite
 from snip.common.errors import InputError
 from snip.common.memory import in_no_other_hands
 from snip.common.progress import track
-from snip.distributed.models import (
-    SHARDED,
-    backward_aside,
-    gradient_by_backward,
-    inner,
-    ranks_of,
-    sharing,
-)
+from snip.distributed.backward import backward_aside, gradient_by_backward
+from snip.distributed.models import SHARDED, inner, ranks_of, sharing
 from snip.distributed.ranks import Ranks
 from snip.distributed.shards import local, sharded_like
 from snip.distributed.steps import no_batches, steps
