@@ -20,7 +20,10 @@ def entry(config: RunConfig, error: float, **more: Any) -> Record:
         "run": config.folder_name, "seed": config.seed, "iterations": 10, "seconds": 1.5,
         "cost": {"first training": {"iterations": 5, "seconds": 0.5}}, "dataset_note": "",
         "test_error": error, "best_test_error": error / 2, "kept": 10, "map": picture,
-        "correlation": 0.5, "curve": curve, "date": "2026-11-17T01:00:00+00:00", **more,
+        "correlation": 0.5, "curve": curve, "date": "2026-11-17T01:00:00+00:00",
+        "sparsity": config.sparsity, "total": 100, "final_test_error": error, "threads": 1,
+        "valid_error": error, "selected_iteration": 10, "note": None, "versions": {"snip": "1"},
+        "machine": {"cpu": "a processor", "cores": 2}, "commit": "abc1234", **more,
     }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from record_parts import record_of
+from record_parts import record_of, record_with
 
 from snip.data import load
 from snip.experiments import EXPERIMENTS
@@ -13,6 +13,7 @@ from snip.experiments.drawing import save_figure
 from snip.experiments.maps import class_means, correlation, packed, unpacked
 from snip.experiments.random_labels import keep
 from snip.experiments.record import Known, make_record
+from snip.experiments.table1 import SECONDS
 from snip.experiments.tables import table_of, what_was_run, write_tables
 from snip.reports.views import shares
 from snip.runs import RunConfig, RunResult, prepare
@@ -92,13 +93,21 @@ def test_costs_needs_and_differences_in_tables():
     )
     lwc = next(row for row in rows if row[0] == "LWC")
     cells = dict(zip(heading, lwc, strict=True))
-    assert (cells["steps"], cells["seconds"], cells["pretraining"]) == ("15", "2", "yes")
+    assert (cells["steps"], cells[SECONDS], cells["pretraining"]) == (
+        "15",
+        "2",
+        "yes",
+    )
     assert (cells["prunings"], cells["architecture"]) == ("many", "yes")
     _, rows = table_of(EXPERIMENTS["table2"], record_of("table2", EXPERIMENTS["table2"].rows()))
     assert rows[1][-1] == "+0.10 (+0.87)"  # ours rises by 0.1 from row to row
     _, rows = table_of(EXPERIMENTS["gap"], record_of("gap", EXPERIMENTS["gap"].rows()))
     assert rows[0][-2:] == ["1.00 / 0.50", "-"]
-    assert rows[1][-1] == "+0.10 (+1.4 s.e.)"  # 0.1 over sqrt(2 * 0.0707^2 / 2)
+    assert rows[1][-1] == "+0.10"  # in both seeds
+    errors = {"base": (0.010, 0.014, 0.1), "decay 0": (0.012, 0.015)}  # the third seed has no pair
+    given = record_with("gap", lambda row: errors.get(row.label, ()))
+    _, rows = table_of(EXPERIMENTS["gap"], given)
+    assert rows[1][-1] == "+0.15 (+3.0 s.e.)"  # 0.2 and 0.1
 
 
 def test_a_record_that_was_only_scored_says_so():
@@ -166,6 +175,6 @@ def test_scores_come_from_true_labels_and_training_from_shuffled_ones(mnist):
 
 def test_the_course_of_a_training_is_kept(finished_run: Path):
     result = RunResult.read(finished_run)
-    curve = keep(result)["curve"]
+    curve = keep(result, None)["curve"]
     assert curve["iteration"] == [30, 60]
     assert curve["train_loss"] == [round(line.train_loss, 5) for line in result.history()]

@@ -17,7 +17,8 @@ from snip.experiments import EXPERIMENTS
 from snip.experiments.kinds import scaled
 from snip.experiments.made import origin
 from snip.experiments.maps import packed
-from snip.experiments.reproduce import Reproduction, Request
+from snip.experiments.reproduce import Reproduction
+from snip.experiments.request import Request
 from snip.experiments.work import Place
 from snip.runs.folder import RESULT
 
@@ -252,19 +253,19 @@ def test_what_was_measured_by_other_code_is_measured_again(snip: Snip) -> None:
 
 def test_times_say_of_which_commit_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     experiment = replace(EXPERIMENTS["granularity"], rows=tuple)
-    request = Request(Place(tmp_path / "runs"), tmp_path)
     made = {"commit": "abc1234", "code": "older", "date": "2026-11-01T10:00:00+00:00"}
     for more, said in (
         ({"made": {"timing": made}}, "of 2026-11-01, commit abc1234"),
         ({}, "of an older version that noted no commit"),
     ):
-        work = Reproduction(experiment, request)
+        place = tmp_path / str(len(more))
+        work = Reproduction(experiment, Request(Place(place / "runs"), place))
         work.more = {"timing": {}, **more}
         work.run()
         assert f"the times of granularity are {said}, and the code has changed since" in (
             capsys.readouterr().err
         )
-        assert f"Times are {said}." in (tmp_path / "granularity.md").read_text()
+        assert f"Times are {said}." in (place / "granularity.md").read_text()
     installed = {"made": {"timing": {**made, "commit": "", "versions": {"snip": "1.2"}}}}
     assert origin(installed, "timing") == "of 2026-11-01, version 1.2"
 

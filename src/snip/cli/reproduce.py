@@ -78,7 +78,8 @@ def command(
     # Imported here, because this loads torch, and a help text needs none of it.
     from snip.experiments import ALL, EXPERIMENTS, named_experiments
     from snip.experiments.estimate import show_estimate
-    from snip.experiments.reproduce import Reproduction, Request, matching
+    from snip.experiments.reproduce import Reproduction
+    from snip.experiments.request import Request, matching
     from snip.experiments.tables import show_record
     from snip.experiments.work import Place
 
@@ -93,7 +94,9 @@ def command(
     for experiment in named_experiments(name):
         if name == ALL and texts and not matching(experiment.rows(), texts):
             continue
-        spoken = _command(experiment.name, seeds, scale, texts)
+        if name == ALL and time and experiment.time is None:
+            continue
+        spoken = _command(experiment.name, seeds, scale, texts, time)
         request = Request(place, results, seeds, jobs, scale, texts, spoken, on)
         works.append(Reproduction(experiment, request))
     failures: list[str] = []
@@ -112,11 +115,12 @@ def command(
         raise typer.Exit(1)
 
 
-def _command(name: str, seeds: int | None, scale: float, only: tuple[str, ...]) -> str:
+def _command(name: str, seeds: int | None, scale: float, only: tuple[str, ...], time: bool) -> str:
     """The command as results quote it: without places of this machine, and how many jobs."""
     words = ["snip", "reproduce", name]
     words += [] if seeds is None else ["--seeds", str(seeds)]
     words += [] if scale == 1 else ["--scale", f"{scale:g}"]
     for text in only:
         words += ["--only", text]
+    words += ["--time"] if time else []
     return shlex.join(words)

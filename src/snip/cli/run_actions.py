@@ -17,10 +17,10 @@ from snip.methods import METHODS
 from snip.models import MODELS
 from snip.reports.curves import Curve, draw_curves
 from snip.runs.folder import FINISHED
-from snip.runs.listing import CLUSTER, RUNNING, STATES, Listed, listed, run_folders
+from snip.runs.listing import CLUSTER, STATES, Listed, listed, run_folders
 from snip.training.display import duration
 from snip.training.journal import METRICS
-from snip.training.lock import locked
+from snip.training.lock import is_held, locked
 from snip.training.metrics import read_metrics
 
 DENSE = "dense"
@@ -82,9 +82,9 @@ def remove(out: Path, names: Sequence[str], *, asked: bool) -> None:
     """Delete the folders of runs, unless a process is at work in one."""
     if not names:
         raise InputError("remove was given no run: give the names of folders, see `snip runs`.")
-    folders = chosen(out, names)
+    folders = list(dict.fromkeys(chosen(out, names)))
     for folder in folders:
-        if listed(folder).state == RUNNING:
+        if is_held(folder):
             raise FileError(f"{folder} is at work: end its process first. Nothing was removed.")
     for folder in folders:
         if asked and not _agreed(folder):

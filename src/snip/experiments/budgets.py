@@ -53,7 +53,7 @@ def rows() -> list[Row]:
     ]
 
 
-def keep(result: RunResult) -> Record:
+def keep(result: RunResult, _data_dir: Path | None) -> Record:
     """What a budget is about."""
     return {
         "flops_left": read_json(result.folder / REPORT)["flops_ratio"],

@@ -28,10 +28,10 @@ def rows() -> list[Row]:
     ]  # fmt: skip
 
 
-def keep(result: RunResult) -> Record:
+def keep(result: RunResult, data_dir: Path | None) -> Record:
     """How like the mean training image the surviving connections are; of one seed the map too."""
     survivors = map_of(result)
-    mean = class_means("mnist").mean(0)
+    mean = class_means("mnist", data_dir).mean(0)
     kept: Record = {"correlation": correlation(survivors, mean)}
     return kept | ({"map": packed(survivors)} if result.config.seed == 0 else {})
 

@@ -1,7 +1,8 @@
 """The pages of the documentation that show results: `python -m snip.experiments.gallery`.
 
-Run it at the top of the repository after new results came: it writes docs/gallery.md, and the
-places in docs/methods.md that are marked for results. A test compares both with what is committed.
+Run it at the top of the repository after new results came: it writes docs/gallery.md, the places
+in docs/methods.md that are marked for results, and the tables in results/ as this code shows their
+numbers. A test compares all with what is committed.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from snip.common.files import write_text
 from snip.experiments import EXPERIMENTS
 from snip.experiments.claims import CLAIMS, Claim, verdict
 from snip.experiments.kinds import Record
-from snip.experiments.made import MEASURED
+from snip.experiments.made import MADE, MEASURED
 from snip.experiments.marked import filled
 from snip.experiments.record import read_record
-from snip.experiments.tables import captions, markdown, table_of, what_was_run
+from snip.experiments.tables import captions, markdown, table_files, table_of, what_was_run
 from snip.training.display import duration
 
 DOCS, RESULTS = Path("docs"), Path("results")
@@ -27,11 +28,17 @@ Found = list[tuple[str, Record]]  # the name of the files without an ending, and
 
 
 def pages(results: Path, docs: Path) -> dict[Path, str]:
-    """Every page that shows results, as it should be."""
+    """Every page and table that shows results, as it should be."""
     found = read_all(results)
     largest = {name: shown[0][1] for name, shown in found.items() if shown}
     methods = docs / METHODS
-    return {
+    tables = {
+        results / f"{stem}.{ending}": text
+        for name, shown in found.items()
+        for stem, record in shown
+        for ending, text in table_files(EXPERIMENTS[name], record).items()
+    }
+    return tables | {
         docs / GALLERY: gallery(found, largest, results),
         methods: filled(methods.read_text(encoding="utf-8"), largest, results),
     }
@@ -102,8 +109,7 @@ def _section(name: str, stem: str, record: Record, results: Path) -> list[str]:
     command = f"`{whole}`"
     if record["command"] != whole:
         command += f" (the last one was `{record['command']}`)"
-    machine = record["machine"]
-    about = f"Seeds {_seeds(record)}; {_dates(record)}; {machine['cpu']}, {machine['cores']} cores."
+    about = f"Seeds {_seeds(record)}; {_dates(record)}; {_machines(record)}."
     parts = [f"## {stem}", f"**{record['title']}.** {command}", about]
     if (results / f"{stem}.png").is_file():
         place = f"../{RESULTS}/{stem}"
@@ -138,6 +144,14 @@ def _dates(record: Record) -> str:
     days = sorted(run["date"][:10] for row in record["rows"] for run in row["runs"])
     days = days or [record["date"][:10]]
     return days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+
+
+def _machines(record: Record) -> str:
+    """Where the runs, or the measures of a record without runs, were made."""
+    runs = [run for row in record["rows"] for run in row["runs"]]
+    made = runs or [*record.get(MADE, {}).values()] or [record]
+    known = {f"{m['cpu']}, {m['cores']} cores" for m in (one["machine"] for one in made)}
+    return "; ".join(sorted(known))
 
 
 def _anchor(heading: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,7 +39,7 @@ class Row:
         return self
 
 
-def nothing_more(_result: RunResult) -> Record:
+def nothing_more(_result: RunResult, _data_dir: Path | None) -> Record:
     """For experiments that need no more of a run than its numbers."""
     return {}
 
@@ -61,7 +62,7 @@ class Experiment:
     seeds: int = 3
     columns: tuple[tuple[str, Column], ...] = ()
     notes: tuple[str, ...] = ()
-    keep: Callable[[RunResult], Record] = nothing_more
+    keep: Callable[[RunResult, Path | None], Record] = nothing_more
     draw: Callable[[Record], Figure] | None = None
     measure: Callable[[Path | None, float], Record] | None = None
     time: Callable[[Path | None, float], Record] | None = None
@@ -80,4 +81,4 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
 
 def checked_scale(scale: float) -> float:
     """A fraction of the full schedule. Raises if it is none."""
-    return checked_number("scale", scale, above=0, below=1.0000001)
+    return checked_number("scale", scale, above=0, below=math.nextafter(1.0, 2.0))

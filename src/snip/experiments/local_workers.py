@@ -7,7 +7,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
@@ -35,7 +35,12 @@ class LocalWorkers:
 
     def start(self, task: Task) -> Worker:
         """Begin a run."""
-        process, pipe = self._idle.pop() if self._idle else start(self._place)
+        while self._idle:
+            process, pipe = self._idle.pop()
+            with suppress(OSError):  # one that has died while nothing was to do
+                pipe.send(task.config)
+                return Worker(process, pipe, task)
+        process, pipe = start(self._place)
         pipe.send(task.config)
         return Worker(process, pipe, task)
 

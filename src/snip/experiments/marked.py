@@ -10,7 +10,7 @@ from snip.experiments.granularity import GRANULARITY
 from snip.experiments.kinds import Record
 from snip.experiments.methods import CONTROLLED, METHODS_EXPERIMENT, METHODS_HERE, SPARSITIES, STEPS
 from snip.experiments.summary import LEGEND, shown
-from snip.experiments.table1 import TABLE1
+from snip.experiments.table1 import SECONDS, TABLE1
 from snip.experiments.tables import markdown, table_of, what_was_run
 from snip.methods.controls import CONTROLS
 
@@ -68,7 +68,7 @@ def _by_sparsity(record: Record, model: str) -> str:
 
 def _beside_the_paper(record: Record) -> str:
     heading, rows = table_of(TABLE1, record)
-    names = ("", "network", "sparsity %", "paper %", "selected %", "seeds", "steps", "seconds")
+    names = ("", "network", "sparsity %", "paper %", "selected %", "seeds", "steps", SECONDS)
     places = [heading.index(name) for name in names]
     return markdown(["method", *names[1:]], [[row[place] for place in places] for row in rows])
 

@@ -87,10 +87,23 @@ class Pool:
             elif task.not_before <= now and self._ready(task):
                 self.waiting.remove(task)
                 return task
+            elif task.first is not None and not self._is_expected(task.first):
+                # It was finished when this was planned, and somebody has removed it since.
+                needed = task.config.trained_first
+                self.waiting.insert(0, Task(f"first training of {needed.model}", needed))
+                return self._next()
         return None
 
+    def _is_expected(self, name: str) -> bool:
+        """Whether a run is finished, at work, or waits to be done."""
+        known = [*self.waiting, *(worker.task for worker in self.working)]
+        return self._is_finished(name) or any(task.name == name for task in known)
+
     def _ready(self, task: Task) -> bool:
-        return task.first is None or state_of(self._place.out / task.first) == FINISHED
+        return task.first is None or self._is_finished(task.first)
+
+    def _is_finished(self, name: str) -> bool:
+        return state_of(self._place.out / name) == FINISHED
 
     def _collect(self) -> None:
         """Take the outcomes of the workers that are done."""

@@ -15,7 +15,7 @@ from snip.runs.pace import Pace
 from snip.training.display import duration
 
 if TYPE_CHECKING:
-    from snip.experiments.reproduce import Request
+    from snip.experiments.request import Request
     from snip.experiments.work import Task
 
 LINE_EVERY = 60.0

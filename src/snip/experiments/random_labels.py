@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snip.experiments.drawing import COLOURS, finish, new_figure, plain_axes
@@ -50,7 +51,7 @@ def rows_b() -> list[Row]:
     return [reference, *pruned]
 
 
-def keep(result: RunResult) -> Record:
+def keep(result: RunResult, _data_dir: Path | None) -> Record:
     """The course of the training: steps, loss and error on the training images."""
     history = result.history()
     every = max(1, len(history) // MOST_POINTS)

@@ -28,12 +28,13 @@ COPIED = (
     "valid_error", "selected_iteration", "seconds", "cost", "dataset_note", "note", "versions",
     "machine", "threads", "date",
 )  # fmt: skip
+LATER = ("commit",)  # the same, which older records do not have
 ELSEWHERE = "give another --results folder, or delete it: the run folders keep the work"
 
 
 def file_name(experiment: Experiment, scale: float) -> str:
     """The record's name without its ending; a trial at another scale never replaces results."""
-    return experiment.name if scale == 1 else f"{experiment.name}-scale-{scale:g}"
+    return experiment.name if scale == 1 else f"{experiment.name}-scale-{scale}"
 
 
 def read_record(path: Path, name: str) -> Record:
@@ -50,7 +51,8 @@ def read_record(path: Path, name: str) -> Record:
     rows = record.get("rows")
     whole = isinstance(rows, list) and all(
         isinstance(row, dict)
-        and _holds(row.get("runs"), "run", "seed")
+        and {"label", "paper", "paper_std", "config", "asked", "selected", "best"} <= row.keys()
+        and _holds(row.get("runs"), "run", "seed", "iterations", *COPIED)
         and _holds(row.get("failed", []), "run", "seed", "error")
         for row in rows
     )
@@ -80,6 +82,12 @@ class Known:
         name = config.folder_name
         self.failed[name] = {"run": name, "seed": config.seed, "error": first_sentence(error)}
 
+    def join(self, other: Known) -> None:
+        """Add what another knows; what both know stays as it is here."""
+        self.runs = other.runs | self.runs
+        self.failed = other.failed | self.failed
+        self.rows = other.rows | self.rows
+
     @classmethod
     def of_record(cls, record: Record) -> Known:
         """What an earlier record knows."""
@@ -100,15 +108,16 @@ def _place(label: str, config: Record) -> tuple[str, str]:
     return label, f"{config['model']} {config['dataset']} {config['sparsity']}"
 
 
-def run_entry(experiment: Experiment, result: RunResult) -> Record:
+def run_entry(experiment: Experiment, result: RunResult, data_dir: Path | None) -> Record:
     """What the record holds of one finished run. Nothing in it is a place on this machine."""
+    kept = experiment.keep(result, data_dir)
     entry = {
         "run": result.config.folder_name,
         "seed": result.config.seed,
         "iterations": result.config.last_training.iterations,
         "engine": result.engine.get("engine"),
     }
-    return entry | {name: getattr(result, name) for name in COPIED} | experiment.keep(result)
+    return entry | {name: getattr(result, name) for name in (*COPIED, *LATER)} | kept
 
 
 def row_entry(row: Row, seeds: Sequence[int], known: Known) -> Record:
@@ -171,12 +180,16 @@ def make_record(
         "done": sum(len(entry["runs"]) for entry in entries),
         "asked": sum(entry["asked"] for entry in entries),
         "failed": sum(len(entry["failed"]) for entry in entries),
-        "seconds": sum(_seconds(run) for entry in entries for run in entry["runs"]),
+        "seconds": _seconds([run for entry in entries for run in entry["runs"]]),
         "versions": versions(),
         **environment(torch.device("cpu")),
     }
     return record | more
 
 
-def _seconds(run: Record) -> float:
-    return run["seconds"] + sum(phase["seconds"] for phase in run["cost"].values())
+def _seconds(runs: Sequence[Record]) -> float:
+    """Of all trainings. Rows share runs, and methods their first training: each counts once."""
+    alone = {run["run"]: run["seconds"] for run in runs}
+    # Equal to the last bit, two are the same training, which several runs have noted.
+    before = {phase["seconds"] for run in runs for phase in run["cost"].values()}
+    return sum(alone.values()) + sum(before - set(alone.values()))

@@ -2,58 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from snip.common.checks import checked_whole
+from snip.common.checks import checked_number
 from snip.common.console import remark
-from snip.common.errors import FileError, InputError, listed
+from snip.common.errors import FileError, InputError
 from snip.common.files import write_json
 from snip.common.progress import track
 from snip.data import DATASETS, load
 from snip.data.locate import find
 from snip.experiments.drawing import save_figure
-from snip.experiments.kinds import Experiment, Record, Row, checked_scale, scaled
-from snip.experiments.local_workers import LocalWorkers
+from snip.experiments.kinds import Experiment, Record, Row, scaled
 from snip.experiments.made import MADE, MEASURED, TIMED, is_current, made_now, origin
-from snip.experiments.pool import Pool, Workers
+from snip.experiments.pool import Pool
 from snip.experiments.progress import Progress
-from snip.experiments.ray_workers import LOCAL, RayWorkers, is_ray
+from snip.experiments.ray_workers import LOCAL
 from snip.experiments.record import Known, file_name, make_record, read_record, run_entry
+from snip.experiments.request import Request, chosen_rows
 from snip.experiments.tables import write_tables
-from snip.experiments.work import DONE, FULL, Outcome, Place, Task
+from snip.experiments.work import DONE, FULL, Outcome, Task
 from snip.runs import RunConfig, RunResult
-from snip.runs.folder import FINISHED, state_of
+from snip.runs.folder import FINISHED, require_own, state_of
 from snip.runs.in_phases import method_of
 from snip.runs.pace import Pace
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a command asks of an experiment."""
-
-    place: Place
-    results: Path
-    seeds: int | None = None  # how many; by default the experiment's own number
-    jobs: int = 1
-    scale: float = 1.0
-    only: tuple[str, ...] = ()
-    command: str = ""
-    on: str = LOCAL  # or "ray", "ray://host:port"
-
-    def __post_init__(self) -> None:
-        is_ray(self.on)
-        checked_scale(self.scale)
-        checked_whole("jobs", self.jobs, least=1)
-        if self.seeds is not None:
-            checked_whole("seeds", self.seeds, least=1)
-
-    def workers(self) -> Workers:
-        """Where the runs are done."""
-        if is_ray(self.on):
-            return RayWorkers(self.on, self.jobs, self.place)
-        return LocalWorkers(self.place)
+from snip.training.lock import waiting_lock
 
 
 class Reproduction:
@@ -66,11 +39,11 @@ class Reproduction:
             replace(row, config=scaled(row.config, request.scale)).with_data(request.place.data_dir)
             for row in rows
         ]
-        self.chosen = _chosen(self.rows, request.only, experiment.name)
+        self.chosen = chosen_rows(self.rows, request.only, experiment.name)
         self.stem = request.results / file_name(experiment, request.scale)
-        before = read_record(self.path, experiment.name)
-        self.known = Known.of_record(before)
-        self.more = {name: before[name] for name in (MEASURED, TIMED, MADE) if name in before}
+        self.known, self.more = Known(), Record()
+        self._own: set[str] = set()  # the parts beside the runs that this command has measured
+        self._join(read_record(self.path, experiment.name))
         self.failures: list[str] = []
         self._here = self._rows_with_data()
         self.pace = Pace.of_folder(request.place.out)
@@ -104,8 +77,10 @@ class Reproduction:
                     continue
                 self._read.add(name)
                 try:
+                    require_own(folder, row.at(seed))
                     result = RunResult.read(folder)
-                    self.known.runs[name] = run_entry(self.experiment, result)
+                    where = self.request.place.data_dir
+                    self.known.runs[name] = run_entry(self.experiment, result, where)
                     self.pace.learn([result])
                 except InputError as error:  # a damaged folder: the others are read
                     self._fail_run(row.label, row.at(seed), str(error))
@@ -142,11 +117,22 @@ class Reproduction:
         )
 
     def update(self) -> Record:
-        """Write the record with all that is known by now."""
+        """Write the record with all that is known by now, also to other commands on this file."""
         self.look()
-        record = self.record()
-        write_json(self.path, record)
+        with waiting_lock(self.request.results):
+            self._join(read_record(self.path, self.experiment.name))
+            record = self.record()
+            write_json(self.path, record)
         return record
+
+    def _join(self, before: Record) -> None:
+        """Take over what a record holds that this command has not seen or measured itself."""
+        self.known.join(Known.of_record(before))
+        for part in (MEASURED, TIMED):
+            if part in before and part not in self._own:
+                self.more[part] = before[part]
+                if part in before.get(MADE, {}):
+                    self.more[MADE] = {**self.more.get(MADE, {}), part: before[MADE][part]}
 
     def run(self) -> Record:
         """Measure, do all runs, and write the record, the tables and the figure."""
@@ -174,6 +160,7 @@ class Reproduction:
             raise InputError(
                 f"{self.experiment.name} has nothing to time: --time is for granularity, budgets."
             )
+        checked_number("seconds", seconds, above=0)
         self._note(TIMED, self.experiment.time(self.request.place.data_dir, seconds))
         return self.finish()
 
@@ -195,6 +182,7 @@ class Reproduction:
 
     def _note(self, part: str, found: Record) -> None:
         """Take what was measured into the record, with the code that it was measured by."""
+        self._own.add(part)
         self.more = {**self.more, part: found, MADE: {**self.more.get(MADE, {}), part: made_now()}}
 
     def _rows_with_data(self) -> list[Row]:
@@ -226,22 +214,3 @@ class Reproduction:
     def _fail(self, sentence: str) -> None:
         self.failures.append(sentence)
         remark(f"warning: {sentence}")
-
-
-def matching(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
-    """The rows whose label or configuration holds one of the texts."""
-    texts = [text.lower() for text in only]
-    names = {id(row): f"{row.label} {row.config.folder_name}".lower() for row in rows}
-    return [row for row in rows if any(text in names[id(row)] for text in texts)]
-
-
-def _chosen(rows: Sequence[Row], only: Sequence[str], name: str) -> list[Row]:
-    """The rows that are asked for: all, or those that match."""
-    chosen = matching(rows, only) if only else list(rows)
-    if not chosen and rows:
-        labels = list(dict.fromkeys(row.label for row in rows))
-        raise InputError(
-            f"--only {', '.join(only)} is in no row of {name}: its rows are {listed(labels)}; "
-            "parts of a network's or a method's name do too."
-        )
-    return chosen

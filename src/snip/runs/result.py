@@ -51,6 +51,7 @@ class RunResult:
     engine: dict[str, Any] = field(default_factory=dict)  # what ran, and the times that chose it
     chance_error: float | None = None  # of always answering the test set's most frequent class
     test_images: int | None = None
+    commit: str = ""  # of the code that ended the run; empty for an installed package
     # Of a method that trains: what was done beside its own rule, and each training before the last.
     note: str | None = None
     cost: dict[str, dict[str, float]] = field(default_factory=dict)

@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -79,6 +79,22 @@ def locked(folder: Path | None) -> Iterator[Lock]:
             if LOCK not in before and _is_at(file, folder / LOCK):
                 _remove_unused(folder, before, missing)
             raise
+
+
+@contextmanager
+def waiting_lock(folder: Path, seconds: float = 30.0) -> Iterator[Lock]:
+    """Hold `folder` as `locked` does, for work of a moment: others are waited for."""
+    until = time.monotonic() + seconds
+    while True:
+        with ExitStack() as stack:
+            try:
+                lock = stack.enter_context(locked(folder))
+            except BusyError:
+                if time.monotonic() > until:
+                    raise
+                continue
+            yield lock
+            return
 
 
 def require_folder(folder: Path) -> None:

@@ -1,0 +1,61 @@
+"""What a command asks of an experiment: which rows, how many seeds, where and how."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from snip.common.checks import checked_whole
+from snip.common.errors import InputError, listed
+from snip.experiments.kinds import Row, checked_scale
+from snip.experiments.local_workers import LocalWorkers
+from snip.experiments.pool import Workers
+from snip.experiments.ray_workers import LOCAL, RayWorkers, is_ray
+from snip.experiments.work import Place
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command asks of an experiment."""
+
+    place: Place
+    results: Path
+    seeds: int | None = None  # how many; by default the experiment's own number
+    jobs: int = 1
+    scale: float = 1.0
+    only: tuple[str, ...] = ()
+    command: str = ""
+    on: str = LOCAL  # or "ray", "ray://host:port"
+
+    def __post_init__(self) -> None:
+        is_ray(self.on)
+        checked_scale(self.scale)
+        checked_whole("jobs", self.jobs, least=1)
+        if self.seeds is not None:
+            checked_whole("seeds", self.seeds, least=1)
+
+    def workers(self) -> Workers:
+        """Where the runs are done."""
+        if is_ray(self.on):
+            return RayWorkers(self.on, self.jobs, self.place)
+        return LocalWorkers(self.place)
+
+
+def matching(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
+    """The rows whose label or configuration holds one of the texts."""
+    texts = [text.lower() for text in only]
+    names = {id(row): f"{row.label} {row.config.folder_name}".lower() for row in rows}
+    return [row for row in rows if any(text in names[id(row)] for text in texts)]
+
+
+def chosen_rows(rows: Sequence[Row], only: Sequence[str], name: str) -> list[Row]:
+    """The rows that are asked for: all, or those that match."""
+    chosen = matching(rows, only) if only else list(rows)
+    if not chosen and rows:
+        labels = list(dict.fromkeys(row.label for row in rows))
+        raise InputError(
+            f"--only {', '.join(only)} is in no row of {name}: its rows are {listed(labels)}; "
+            "parts of a network's or a method's name do too."
+        )
+    return chosen

@@ -1,0 +1,131 @@
+"""`snip reproduce` beside other commands, in folders that others change, and with lost workers."""
+
+import json
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cli_fixtures import Snip
+
+from snip.common.errors import FileError
+from snip.experiments import EXPERIMENTS
+from snip.experiments.kinds import scaled
+from snip.experiments.local_workers import LocalWorkers
+from snip.experiments.pool import Pool
+from snip.experiments.record import read_record
+from snip.experiments.reproduce import Reproduction
+from snip.experiments.request import Request
+from snip.experiments.work import DONE, Place, Task
+from snip.runs import RunConfig, run
+from snip.runs.folder import FINISHED, state_of
+from snip.training import TrainConfig
+
+TRIAL = 0.0002  # 15 steps where the paper has 75,000
+TABLE1 = EXPERIMENTS["table1"]
+ROW = ("snip-0.95",)
+TINY = TrainConfig(iterations=15)
+
+
+def command(tmp_path: Path, **asked) -> Reproduction:
+    request = Request(
+        Place(tmp_path / "runs"), tmp_path / "results", scale=TRIAL, only=ROW, **asked
+    )
+    return Reproduction(TABLE1, request)
+
+
+def row_of(record):
+    (row,) = (row for row in record["rows"] if row["runs"])
+    return row
+
+
+def test_commands_with_other_seeds_and_times_lose_nothing_of_each_other(tmp_path):
+    early = command(tmp_path, seeds=1)
+    late = command(tmp_path, seeds=3)
+    late.run()
+    late._note("timing", {"lenet-300-100": 1.0})
+    late.finish()
+    record = early.run()  # which has read the folder before all of that
+    assert [run["seed"] for run in row_of(record)["runs"]] == [0, 1, 2]
+    assert record == read_record(early.path, "table1")
+    assert record["timing"] == {"lenet-300-100": 1.0}
+    assert "timing" in record["made"]
+    early._note("timing", {"lenet-300-100": 2.0})
+    assert early.finish()["timing"] == {"lenet-300-100": 2.0}  # its own, not the file's
+
+
+def test_every_run_says_of_which_code_it_is(tmp_path):
+    work = command(tmp_path, seeds=2)
+    commits = [run["commit"] for run in row_of(work.run())["runs"]]
+    assert commits[0] == commits[1]
+    source = f"commit {commits[0]}" if commits[0] else "an older or installed version"
+    text = (tmp_path / "results" / "table1-scale-0.0002.md").read_text()
+    assert f"Runs by the code that ended them: 2 of {source}" in text
+
+
+def test_a_folder_with_another_run_under_this_name_is_told(tmp_path, capsys):
+    config = next(row for row in TABLE1.rows() if "snip-0.95" in row.config.folder_name).config
+    own, other = (scaled(replace(config, sparsity=s), TRIAL) for s in (0.95, 0.9))
+    shutil.move(run(other, tmp_path / "runs", progress=False).folder, tmp_path / "runs" / "moved")
+    shutil.move(tmp_path / "runs" / "moved", tmp_path / "runs" / own.folder_name)
+    work = command(tmp_path, seeds=1)
+    record = work.run()
+    (row,) = (row for row in record["rows"] if row["failed"])
+    assert not row["runs"]
+    assert "holds another configuration (sparsity 0.9 there, 0.95 here)" in work.failures[0]
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("field", ["cost", "best_test_error", "date"])
+def test_a_record_with_a_field_missing_is_refused(tmp_path, field):
+    work = command(tmp_path, seeds=1)
+    record = work.run()
+    del row_of(record)["runs"][0][field]
+    work.path.write_text(json.dumps(record))
+    with pytest.raises(FileError, match=r"\(its rows are no rows of runs\)"):
+        command(tmp_path, seeds=1)
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_maps_without_their_data_are_a_sentence(snip: Snip, tmp_path: Path) -> None:
+    code, _, error = snip("reproduce", "figA1", "--data-dir", str(tmp_path))
+    assert code == 1
+    assert "1 parts are missing" in error
+    assert Path("results/figA1.csv").read_text() == ""
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_only_what_has_something_to_time_is_timed(snip: Snip) -> None:
+    code, _, error = snip("reproduce", "all", "--time", "--seconds", "-1")
+    assert code == 2
+    assert "seconds is -1" in error
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+def test_an_idle_worker_that_is_killed_is_replaced(tmp_path):
+    workers = LocalWorkers(Place(tmp_path))
+    tasks = [Task("one", RunConfig("lenet-300-100", 0.9, train=TINY, seed=s)) for s in range(2)]
+    first = workers.start(tasks[0])
+    while (outcome := workers.outcome(first)) is None:
+        workers.wait([first], 1.0)
+    assert outcome.kind == DONE
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.process.join()
+    second = workers.start(tasks[1])
+    while (outcome := workers.outcome(second)) is None:
+        workers.wait([second], 1.0)
+    assert (outcome.kind, second.process is first.process) == (DONE, False)
+    workers.stop([])
+
+
+def test_a_first_training_that_was_removed_is_done_again(tmp_path):
+    config = RunConfig("lenet-300-100", 0.9, method="lwc", train=TINY)
+    first = config.trained_first.folder_name  # which a plan found finished, and is gone
+    task, place = Task("LWC", config, first), Place(tmp_path)
+    done = []
+    pool = Pool([task], 1, place, lambda task, outcome: done.append(task), LocalWorkers(place))
+    pool.run(lambda working, waiting: None)
+    assert [one.name for one in done] == [first, config.folder_name]
+    assert state_of(tmp_path / config.folder_name) == FINISHED
