@@ -20,7 +20,7 @@ def test_the_nearest_name_is_suggested(name, meant):
 
 
 def test_a_name_like_no_other_gets_the_list_alone():
-    assert str(nearest("model", "zzz", ["a", "b"])) == "unknown model 'zzz': Known: a, b."
+    assert str(nearest("model", "zzz", ["a", "b"])) == "unknown model 'zzz'. Known: a, b."
 
 
 @pytest.mark.parametrize(

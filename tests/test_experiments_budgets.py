@@ -96,11 +96,11 @@ def test_runs_of_a_network_whose_data_is_gone_stay_in_the_record(tmp_path: Path)
     before = {"rows": [{"label": row.label, "config": config, "runs": [run]}]}
     known = Known.of_record(before)
     known.absent |= {"cifar-10"}
-    entry = row_entry(row, range(3), known)
+    entry = row_entry(row, range(3), known, whole=True)
     assert entry["runs"] == [run]
     assert (entry["selected"]["mean"], entry["asked"], entry["data"]) == (20.0, 3, "absent")
     other = replace(row, label="another")
-    assert row_entry(other, range(3), known)["runs"] == []
+    assert row_entry(other, range(3), known, whole=True)["runs"] == []
 
 
 @pytest.mark.usefixtures("empty_folder")

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from cli_fixtures import Snip
 
+from snip.common.console import show_table
 from snip.common.errors import FileError
 from snip.experiments import EXPERIMENTS
+from snip.experiments.estimate import show_estimate
 from snip.experiments.kinds import scaled
 from snip.experiments.local_workers import LocalWorkers
 from snip.experiments.pool import Pool
@@ -22,6 +24,7 @@ from snip.experiments.work import DONE, Place, Task
 from snip.runs import RunConfig, run
 from snip.runs.folder import FINISHED, state_of
 from snip.training import TrainConfig
+from snip.training.display import duration
 
 TRIAL = 0.0002  # 15 steps where the paper has 75,000
 TABLE1 = EXPERIMENTS["table1"]
@@ -129,3 +132,74 @@ def test_a_first_training_that_was_removed_is_done_again(tmp_path):
     pool.run(lambda working, waiting: None)
     assert [one.name for one in done] == [first, config.folder_name]
     assert state_of(tmp_path / config.folder_name) == FINISHED
+
+
+def test_tables_are_written_as_runs_finish(tmp_path):
+    work = command(tmp_path, seeds=2)
+    seen, take = [], work._take
+
+    def watched(task, outcome):
+        take(task, outcome)
+        text = work.stem.with_name(f"{work.stem.name}.md").read_text()
+        seen.append(text.partition("full schedule: ")[2].partition(" ")[0])
+
+    work._take = watched
+    work.run()
+    assert seen == ["1", "2"]
+
+
+def test_a_trial_has_no_marks_and_some_points(tmp_path):
+    work = command(tmp_path, seeds=2)
+    row = row_of(work.run())
+    assert (row["paper"], row["selected"]["against"]) == ("1.6", None)
+    text = work.stem.with_name(f"{work.stem.name}.md").read_text()
+    assert "agrees with the paper" not in text
+    folder = tmp_path / "runs" / row["runs"][0]["run"]
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) >= 10
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_what_trains_nothing_says_so(snip: Snip) -> None:
+    code, out, _ = snip("reproduce", "fig2", "--dry-run")
+    assert code == 0
+    assert "It scores networks and trains nothing: no runs. This is to be done." in out
+    work = Reproduction(EXPERIMENTS["fig2"], Request(Place(Path("runs")), Path("results")))
+    work._note("measured", {}, seconds=65.0)
+    work.update()
+    _, out, _ = snip("reproduce", "fig2", "--dry-run")
+    assert "This is done by this code. It took 1:05 before." in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--dry-run"], "no experiment was named"),
+        (["table1", "--only", " "], "--only was given no text"),
+        (["table1", "--scale", "2"], "scale is 2.0: it must be above 0 and at most 1"),
+        (["table1", "--only", "nothing"], "Give one of these, or a part of the name"),
+    ],
+)
+@pytest.mark.usefixtures("empty_folder")
+def test_options_that_say_nothing(snip: Snip, flags: list[str], said: str) -> None:
+    code, _, error = snip("reproduce", *flags)
+    assert code == 2
+    assert said in " ".join(error.split())
+
+
+def test_jobs_beyond_the_cores_do_not_shorten_the_estimate(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    work = command(tmp_path, seeds=4, jobs=100)
+    work.pace.measured[("lenet-300-100", "mnist")] = 1.0
+    seconds = show_estimate(work)
+    out = capsys.readouterr().out
+    half = f"{duration(seconds / 2)} with --jobs 100, as this machine has 2 cores,"
+    assert half in out
+
+
+def test_tables_too_wide_for_the_terminal_are_several(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    show_table(["name", "first column", "second column"], [["lenet-300", "1.0", "2.0"]], keys=1)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert ["name", "first", "column"] in lines
+    assert ["lenet-300", "1.0"] in lines
+    assert ["lenet-300", "2.0"] in lines

@@ -63,8 +63,12 @@ def test_a_damaged_run_is_told_and_the_others_are_listed(snip: Snip, three: Path
     (three / "new" / CONFIG).write_text("{")
     code, out, error = snip("runs", *OUT)
     assert code == 0
-    assert "2 runs" in out
+    assert "3 runs: 1 finished, 0 running, 1 stopped, 1 damaged (see above)" in out
     assert "is damaged" in error
+    code, out, _ = snip("runs", "remove", "new", "new", "--yes", *OUT)
+    assert code == 0
+    assert out.count("removed") == 1
+    assert not (three / "new").exists()
 
 
 @pytest.mark.parametrize(
@@ -82,6 +86,9 @@ def test_a_damaged_run_is_told_and_the_others_are_listed(snip: Snip, three: Path
         (["remove"], "remove was given no run"),
         (["remove", "finished"], "there is no terminal: add --yes"),
         (["remove", "nothing-like-it", "--yes"], "unknown run"),
+        (["remove", "stop", "--yes"], "'stop' is too little of a run's name"),
+        (["remove", "o", "--yes"], "is too little of a run's name"),
+        (["remove", "", "--yes"], "'' is too little of a run's name"),
     ],
 )
 def test_mistakes(snip: Snip, three: Path, arguments: list[str], said: str) -> None:

@@ -11,6 +11,7 @@ import typer
 from snip.cli.options import DataDir, Download, option, switch
 from snip.common.console import remark, say
 from snip.common.device import set_up_torch
+from snip.common.errors import InputError
 
 DETAILS = (
     "Every run has a folder that its configuration names: one that is there is not run again, and "
@@ -82,8 +83,13 @@ def command(
     from snip.experiments.request import Request, matching
     from snip.experiments.tables import show_record
     from snip.experiments.work import Place
+    from snip.training.display import duration
 
     if name is None:
+        if dry_run or time:
+            raise InputError(
+                "no experiment was named: give one of those that snip reproduce lists, or all."
+            )
         for one in EXPERIMENTS.values():
             say(f"{one.name:<12} {one.title}")
         return
@@ -100,10 +106,12 @@ def command(
         request = Request(place, results, seeds, jobs, scale, texts, spoken, on)
         works.append(Reproduction(experiment, request))
     failures: list[str] = []
+    if dry_run:
+        total = sum(show_estimate(work) for work in works)
+        if len(works) > 1:
+            say(f"\nAll {len(works)} experiments: about {duration(total)} of one core.")
+        return
     for work in works:
-        if dry_run:
-            show_estimate(work)
-            continue
         experiment = work.experiment
         show_record(experiment, work.time(seconds) if time else work.run())
         remark(f"written: {work.stem}.json, .md, .csv" + (", .svg, .png" * bool(experiment.draw)))

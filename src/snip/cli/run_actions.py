@@ -24,6 +24,7 @@ from snip.training.lock import is_held, locked
 from snip.training.metrics import read_metrics
 
 DENSE = "dense"
+REMOVED_BY = 8  # characters of a name, as many as the digest at its end has
 
 
 def show_list(out: Path, *, model: str | None, method: str | None, state: str | None) -> None:
@@ -34,11 +35,14 @@ def show_list(out: Path, *, model: str | None, method: str | None, state: str | 
     if model is not None and ":" not in model and model not in MODELS:
         raise nearest("model", model, MODELS)
     wanted = {"model": model, "method": method, "state": state}
-    found = [run for run in _readable(out) if _fits(run, wanted)]
+    readable, damaged = _readable(out)
+    found = [run for run in readable if _fits(run, wanted)]
     if found:
         show_table(("run", "state", "progress", "time left", "test error"), map(_cells, found))
     counts = {name: sum(run.state == name for run in found) for name in STATES}
-    say(f"{len(found)} runs: " + ", ".join(f"{n} {name}" for name, n in counts.items()))
+    counts |= {"damaged (see above)": damaged} if damaged else {}
+    said = ", ".join(f"{n} {name}" for name, n in counts.items())
+    say(f"{len(found) + damaged} runs: {said}")
     _say_cluster(out)
 
 
@@ -82,7 +86,7 @@ def remove(out: Path, names: Sequence[str], *, asked: bool) -> None:
     """Delete the folders of runs, unless a process is at work in one."""
     if not names:
         raise InputError("remove was given no run: give the names of folders, see `snip runs`.")
-    folders = list(dict.fromkeys(chosen(out, names)))
+    folders = list(dict.fromkeys(chosen(out, names, least=REMOVED_BY)))
     for folder in folders:
         if is_held(folder):
             raise FileError(f"{folder} is at work: end its process first. Nothing was removed.")
@@ -98,12 +102,20 @@ def remove(out: Path, names: Sequence[str], *, asked: bool) -> None:
         say(f"removed {folder}")
 
 
-def chosen(out: Path, names: Sequence[str]) -> list[Path]:
-    """The folder of each name; a part of a name is enough if only one run has it."""
+def chosen(out: Path, names: Sequence[str], *, least: int = 1) -> list[Path]:
+    """The folder of each name; a part of at least so many characters is enough if one run has it.
+
+    Of what is to be removed more is asked: "." and an empty variable are parts of names too.
+    """
     known = {path.name: path for path in run_folders(out)}
     found = []
     for name in names:
         alike = [known[name]] if name in known else [p for n, p in known.items() if name in n]
+        if name not in known and len(name.strip()) < least:
+            raise InputError(
+                f"{name!r} is too little of a run's name: give at least {least} characters of it, "
+                "such as those that it ends with."
+            )
         if not alike:
             raise nearest("run", name, known)
         if len(alike) > 1:
@@ -115,15 +127,16 @@ def chosen(out: Path, names: Sequence[str]) -> list[Path]:
     return found
 
 
-def _readable(out: Path) -> list[Listed]:
-    """All runs but those with damaged files, which are told."""
-    runs = []
+def _readable(out: Path) -> tuple[list[Listed], int]:
+    """All runs but those with damaged files, which are told; and how many those are."""
+    runs, damaged = [], 0
     for folder in run_folders(out):
         try:
             runs.append(listed(folder))
         except InputError as error:
+            damaged += 1
             remark(f"warning: {error}")
-    return runs
+    return runs, damaged
 
 
 def _fits(run: Listed, wanted: dict[str, str | None]) -> bool:

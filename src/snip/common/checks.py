@@ -88,6 +88,7 @@ def checked_number(
     above: float | None = None,
     least: float = 0.0,
     below: float = math.inf,
+    most: float = math.inf,
 ) -> float:
     """`value` as a float. Raises if it is no number or lies outside the limits."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -95,8 +96,9 @@ def checked_number(
     low = f"at least {least:g}" if above is None else f"above {above:g}"
     inside = value >= least if above is None else value > above
     # A whole number may be too large for a float. NaN is refused too.
-    if not (inside and value < below and value <= sys.float_info.max):
+    if not (inside and value < below and value <= min(most, sys.float_info.max)):
         high = "finite" if math.isinf(below) else f"below {below:g}"
+        high = high if math.isinf(most) else f"at most {most:g}"
         raise InputError(f"{name} is {shown(value)}: it must be {low} and {high}.")
     return float(value)
 

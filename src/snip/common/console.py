@@ -17,7 +17,9 @@ from snip.common.errors import FileError, escaped
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
 
+GAP = 3  # columns of the console between two of a table, at most
 WIDE = 160  # columns where there is no terminal, so that tables in a log are not folded
 
 
@@ -70,22 +72,47 @@ def finish() -> None:
             stdout.flush()
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table on stdout, with columns of numbers aligned to the right."""
-    from rich import box
-    from rich.table import Table
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, keys: int = 0) -> None:
+    """Print a table on stdout, with columns of numbers aligned to the right.
 
+    One that is too wide is folded; with `keys` it is several tables below each other, all of which
+    begin with so many columns.
+    """
     cells = [
         [escaped(value) if isinstance(value, str) else f"{value:,}" for value in row]
         for row in rows
     ]
+    for places in _fitting(columns, cells, keys) if keys else [range(len(columns))]:
+        show(_table([columns[i] for i in places], [[row[i] for i in places] for row in cells]))
+
+
+def _fitting(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], keys: int
+) -> list[Sequence[int]]:
+    """The columns of each of several tables that are no wider than the console."""
+    with results() as stdout:
+        room = console(stdout).width
+    widths = [max(map(len, cells_of)) + GAP for cells_of in zip(columns, *cells, strict=True)]
+    first = list(range(keys))
+    tables = [list(first)]
+    for place in range(keys, len(columns)):
+        if len(tables[-1]) > keys and sum(widths[i] for i in (*tables[-1], place)) > room:
+            tables.append(list(first))
+        tables[-1].append(place)
+    return [*tables]
+
+
+def _table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
+    from rich import box
+    from rich.table import Table
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = all(_is_number(row[index]) for row in cells)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in cells:
         table.add_row(*row)
-    show(table)
+    return table
 
 
 def show_facts(facts: Mapping[str, object]) -> None:

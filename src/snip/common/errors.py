@@ -110,8 +110,8 @@ def nearest(kind: str, name: str, known: Iterable[str]) -> InputError:
     # "lenet5" is the beginning of "lenet-5-caffe", though "alexnet-s" shares as many letters.
     close = [p for p in plain if wanted and p.startswith(wanted)]
     close = close or difflib.get_close_matches(wanted, plain, n=1, cutoff=LIKE)
-    hint = f"did you mean {plain[close[0]]!r}? " if close else ""
-    return InputError(f"unknown {kind} {shown(name)}: {hint}Known: {', '.join(names)}.")
+    hint = f": did you mean {plain[close[0]]!r}?" if close else "."
+    return InputError(f"unknown {kind} {shown(name)}{hint} Known: {', '.join(names)}.")
 
 
 def first_line(error: BaseException) -> str:

@@ -2,38 +2,66 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+
 from snip.common.console import say, show_table
 from snip.common.progress import track
+from snip.experiments.kinds import Row
+from snip.experiments.made import MADE, MEASURED, is_current
+from snip.experiments.ray_workers import is_ray
 from snip.experiments.reproduce import Reproduction
 from snip.training.display import duration
 
 
 def show_estimate(work: Reproduction) -> float:
     """Print the rows with what is left to do of each. Returns the seconds for all of it."""
+    say(work.experiment.title)
+    if not work.rows:
+        return _show_measures(work)
     work.look(shown=True)
     tasks = work.tasks()
     for task in track(tasks, description="timing networks", total=len(tasks)):
         work.pace.measure(task.config)
     left = {task.name: work.pace.seconds(task.config) or 0.0 for task in tasks}
-    cells = []
-    for row in work.chosen:
-        asked = len(work.seeds(row))
-        seeds = work.seeds(row) if work.has_data(row) else ()
-        names = [row.at(seed).folder_name for seed in seeds]
-        to_do = [left[name] for name in names if name in left]
-        model, steps = row.config.model, row.config.training.iterations
-        done = f"{asked - len(to_do)} of {asked}"
-        time_left = duration(sum(to_do))
-        if not work.has_data(row):
-            done, time_left = "no data", "-"
-        cells.append((row.label, model, f"{row.config.sparsity:g}", steps, done, time_left))
-    say(work.experiment.title)
+    cells = [_cells(work, row, left) for row in work.chosen]
     if cells:
-        show_table(("", "network", "sparsity", "steps", "runs done", "time left"), cells)
-    seconds, jobs = sum(left.values()), work.request.jobs
-    say(
-        f"{len(tasks)} runs to do: about {duration(seconds)} of one core, "
-        f"{duration(seconds / jobs)} with --jobs {jobs}, on cores that nobody else uses. First "
-        "trainings that rows share are counted once."
-    )
+        heading = ("", "network", "sparsity %", "steps", "runs done", "time left")
+        show_table(heading, cells, keys=3)
+    seconds = sum(left.values())
+    say(f"{len(tasks)} runs to do: about {duration(seconds)} of one core{_together(work, left)}.")
+    if any(task.first is not None for task in tasks):
+        say("First trainings that rows share are counted once, and steps are of the last training.")
+    return seconds
+
+
+def _cells(work: Reproduction, row: Row, left: Mapping[str, float]) -> tuple[object, ...]:
+    asked = len(work.seeds(row))
+    model, steps = row.config.model, row.config.training.iterations
+    about = row.label, model, f"{100 * row.config.sparsity:g}", steps
+    if not work.has_data(row):
+        return *about, "no data", "-"
+    names = [row.at(seed).folder_name for seed in work.seeds(row)]
+    to_do = [left[name] for name in names if name in left]
+    return *about, f"{asked - len(to_do)} of {asked}", duration(sum(to_do))
+
+
+def _together(work: Reproduction, left: Mapping[str, float]) -> str:
+    """What several jobs make of it: no more than cores and runs, no less than one run."""
+    jobs, cores = work.request.jobs, os.cpu_count() or 1
+    here = not is_ray(work.request.on)
+    used = min(jobs, max(1, len(left)), cores if here else jobs)
+    if used == 1:
+        return ", if nobody else uses it"
+    seconds = max(sum(left.values()) / used, max(left.values()))
+    few = f", as this machine has {cores} cores," if here and jobs > cores else ""
+    return f", {duration(seconds)} with --jobs {jobs}{few} if nobody else uses the cores"
+
+
+def _show_measures(work: Reproduction) -> float:
+    """Of an experiment that trains nothing: how long its measures took before, if that is known."""
+    seconds = work.more.get(MADE, {}).get(MEASURED, {}).get("seconds", 0.0)
+    took = f" It took {duration(seconds)} before." if seconds else " It takes some minutes."
+    state = "is done by this code" if is_current(work.more, MEASURED) else "is to be done"
+    say(f"It scores networks and trains nothing: no runs. This {state}.{took}")
     return seconds

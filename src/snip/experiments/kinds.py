@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,8 @@ from snip.training.schedule import shortened
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LEAST_POINTS = 10  # evaluations of a trial
+EVALUATED = 540  # steps between two of a training that says nothing: once per epoch of MNIST
 Record = dict[str, Any]  # what results/NAME.json holds, or a part of it
 Column = Callable[[Record, Record], str]
 
@@ -75,10 +76,12 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
         return config
     train = config.training
     steps = max(1, round(train.iterations * scale))
-    every = max(1, round(train.eval_every * scale)) if train.eval_every else 0
+    every = round(train.eval_every * scale) if train.eval_every else EVALUATED
+    # A curve needs some points, however short the trial is.
+    every = max(1, min(every, steps // LEAST_POINTS))
     return replace(config, train=replace(shortened(train, steps), eval_every=every, seed=0))
 
 
 def checked_scale(scale: float) -> float:
     """A fraction of the full schedule. Raises if it is none."""
-    return checked_number("scale", scale, above=0, below=math.nextafter(1.0, 2.0))
+    return checked_number("scale", scale, above=0, most=1)

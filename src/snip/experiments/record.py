@@ -120,8 +120,11 @@ def run_entry(experiment: Experiment, result: RunResult, data_dir: Path | None) 
     return entry | {name: getattr(result, name) for name in (*COPIED, *LATER)} | kept
 
 
-def row_entry(row: Row, seeds: Sequence[int], known: Known) -> Record:
-    """One row: its configuration, its runs of all seeds that are known, and their summary."""
+def row_entry(row: Row, seeds: Sequence[int], known: Known, *, whole: bool) -> Record:
+    """One row: its configuration, its runs of all seeds that are known, and their summary.
+
+    Only runs of the whole schedule are held against the paper's number.
+    """
     config = {name: value for name, value in row.config.to_dict().items() if name != "seed"}
     names = _run_names(row, seeds, config, known)
     found = [known.runs[name] for name in names if name in known.runs]
@@ -139,7 +142,8 @@ def row_entry(row: Row, seeds: Sequence[int], known: Known) -> Record:
     }
     for rule, name in (("selected", "test_error"), ("best", "best_test_error")):
         errors = [run[name] for run in found]
-        entry[rule] = summary(errors, row.paper, row.paper_std) if errors else None
+        paper = row.paper if whole else ""
+        entry[rule] = summary(errors, paper, row.paper_std) if errors else None
     return entry
 
 
@@ -165,7 +169,7 @@ def make_record(
 
     `more` is what was measured beside the runs.
     """
-    entries = [row_entry(row, seeds, known) for row, seeds in rows]
+    entries = [row_entry(row, seeds, known, whole=scale == 1) for row, seeds in rows]
     record = {
         "format": FORMAT,
         "experiment": experiment.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from snip.runs.in_phases import method_of
 from snip.runs.pace import Pace
 from snip.training.lock import waiting_lock
 
+DRAWN_EVERY = 30.0  # seconds: a figure takes one or two
+
 
 class Reproduction:
     """An experiment under way: what is known of it, and what is still to be done."""
@@ -45,6 +48,7 @@ class Reproduction:
         self._own: set[str] = set()  # the parts beside the runs that this command has measured
         self._join(read_record(self.path, experiment.name))
         self.failures: list[str] = []
+        self._drawn = 0.0
         self._here = self._rows_with_data()
         self.pace = Pace.of_folder(request.place.out)
         self._read: set[str] = set()
@@ -137,8 +141,7 @@ class Reproduction:
     def run(self) -> Record:
         """Measure, do all runs, and write the record, the tables and the figure."""
         self.look(shown=True)
-        if self.request.on != LOCAL and not self.rows:
-            remark(f"note: {self.experiment.name} has no runs: it is computed here.")
+        self._remark_unused()
         if self.experiment.measure is not None and not is_current(self.more, MEASURED):
             self._measure()
         if TIMED in self.more and not is_current(self.more, TIMED):
@@ -154,6 +157,15 @@ class Reproduction:
                 pool.run(progress.watch)
         return self.finish()
 
+    def _remark_unused(self) -> None:
+        """Name the options that mean nothing to an experiment without runs."""
+        asked = self.request
+        given = {"--only": asked.only, "--seeds": asked.seeds, "--on": asked.on != LOCAL}
+        unused = [name for name, value in given.items() if value]
+        if unused and not self.rows:
+            names = " and ".join(unused)
+            remark(f"note: {self.experiment.name} has no runs: {names} changes nothing.")
+
     def time(self, seconds: float) -> Record:
         """Time the networks in place of training them."""
         if self.experiment.time is None:
@@ -168,6 +180,7 @@ class Reproduction:
         """Write the record, the tables and the figure."""
         record = self.update()
         write_tables(self.experiment, record, self.stem)
+        self._drawn = time.monotonic()
         if self.experiment.draw is not None and (record["done"] or MEASURED in record):
             save_figure(self.experiment.draw(record), self.stem)
         return record
@@ -175,15 +188,17 @@ class Reproduction:
     def _measure(self) -> None:
         assert self.experiment.measure is not None
         try:
+            start = time.monotonic()
             found = self.experiment.measure(self.request.place.data_dir, self.request.scale)
-            self._note(MEASURED, found)
+            self._note(MEASURED, found, seconds=round(time.monotonic() - start, 1))
         except FileError as error:
             self._fail(f"{self.experiment.name}: {error}")
 
-    def _note(self, part: str, found: Record) -> None:
+    def _note(self, part: str, found: Record, **about: float) -> None:
         """Take what was measured into the record, with the code that it was measured by."""
         self._own.add(part)
-        self.more = {**self.more, part: found, MADE: {**self.more.get(MADE, {}), part: made_now()}}
+        made = {**self.more.get(MADE, {}), part: made_now() | about}
+        self.more = {**self.more, part: found, MADE: made}
 
     def _rows_with_data(self) -> list[Row]:
         """The rows whose data is here, or may be fetched; of the others it is said what to do."""
@@ -204,8 +219,12 @@ class Reproduction:
     def _take(self, task: Task, outcome: Outcome) -> None:
         if outcome.kind != DONE:
             self._fail_run(task.label, task.config, outcome.sentence)
-        if outcome.kind != FULL:  # a full disk takes no record either
-            self.update()
+        if outcome.kind == FULL:  # which takes no record either
+            return
+        if time.monotonic() - self._drawn > DRAWN_EVERY:
+            self.finish()
+        else:
+            write_tables(self.experiment, self.update(), self.stem)
 
     def _fail_run(self, label: str, config: RunConfig, sentence: str) -> None:
         self.known.fail(config, sentence)

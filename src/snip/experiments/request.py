@@ -32,6 +32,8 @@ class Request:
         is_ray(self.on)
         checked_scale(self.scale)
         checked_whole("jobs", self.jobs, least=1)
+        if not all(text.strip() for text in self.only):
+            raise InputError("--only was given no text: leave it out for all rows.")
         if self.seeds is not None:
             checked_whole("seeds", self.seeds, least=1)
 
@@ -55,7 +57,7 @@ def chosen_rows(rows: Sequence[Row], only: Sequence[str], name: str) -> list[Row
     if not chosen and rows:
         labels = list(dict.fromkeys(row.label for row in rows))
         raise InputError(
-            f"--only {', '.join(only)} is in no row of {name}: its rows are {listed(labels)}; "
-            "parts of a network's or a method's name do too."
+            f"--only {', '.join(only)} is in no row of {name}: its rows are {listed(labels)}. Give "
+            "one of these, or a part of the name of a network or a method."
         )
     return chosen

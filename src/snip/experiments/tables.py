@@ -71,7 +71,7 @@ def _more_cells(experiment: Experiment, row: Record, record: Record) -> list[str
 def captions(record: Record) -> list[str]:
     """What must be said beside a table or figure: what was run, and what is missing."""
     said = [what_was_run(record)]
-    if any(row["paper"] for row in record["rows"]):
+    if record["scale"] == 1 and any(row["paper"] for row in record["rows"]):
         said.append(f"{LEGEND}.")
     said += [f"{note}." for note in record["notes"]]
     parts = ((MEASURED, "Measures"), (TIMED, "Times"))
@@ -110,11 +110,21 @@ def show_record(experiment: Experiment, record: Record) -> None:
     # A sentence in a cell would leave the other columns no room: here it stands below the table.
     heading, rows = table_of(experiment, record, reasons=False)
     if rows:
-        show_table(heading, rows)
+        _show_rows(heading, rows)
     if experiment.measured_table is not None and MEASURED in record:
         show_table(*experiment.measured_table(record[MEASURED]))
     for line in (*_missing(record), *captions(record)):
         say(line)
+
+
+def _show_rows(heading: list[str], rows: list[list[str]]) -> None:
+    """Print the rows; a network that all are of is told once, to leave the others room."""
+    place = heading.index("network")
+    networks = {row[place] for row in rows}
+    if len(networks) == 1:
+        say(f"network: {networks.pop()}")
+        heading, *rows = [line[:place] + line[place + 1 :] for line in (heading, *rows)]
+    show_table(heading, rows, keys=heading.index("sparsity %") + 1)
 
 
 def write_tables(experiment: Experiment, record: Record, stem: Path) -> None:
@@ -177,7 +187,7 @@ def _sparsity(fraction: float) -> str:
 
 
 def _paper(row: Record) -> str:
-    return f"{row['paper']} ± {row['paper_std']:g}" if row["paper_std"] else row["paper"] or "-"
+    return f"{row['paper']} ± {row['paper_std']:.2f}" if row["paper_std"] else row["paper"] or "-"
 
 
 def _seeds(row: Record) -> str:

@@ -20,9 +20,11 @@ from snip.runs.listing import run_folders
 from snip.runs.result import RunResult
 from snip.runs.step_time import remembered_step_seconds
 
-# All phases of a method that trains, over a dense training as long as its first; a guess for as
-# long as no run of the method is known.
-PHASES = 3.0
+# All phases of a method that trains, over a dense training as long as its first, for as long as no
+# run of the method is known: about as LeNet-300-100 took them on a busy machine
+# (results/table1.json).
+PHASES = {"lwc": 2.0, "dns": 4.0, "lc": 8.0, "sws": 16.0, "svd": 12.0, "obd": 2.0, "lobs": 2.0}
+USUAL = 4.0  # of a method that is not in the table
 # What the sparse engine saves of a dense step if nearly all connections are gone; of a network
 # without a pruned run. bench/train.py measured 0.49 (WRN-16-8) to 0.89 (LeNet-300-100).
 SAVED = 0.6
@@ -64,8 +66,9 @@ class Pace:
         """About how long a run takes on a core of its own; None if nothing is known."""
         sparsity, points = _sparsity(config), self._points(config)
         dense = self.measured.get((config.model, config.dataset))
-        if method_of(config) is not None:
-            guess = None if dense is None else dense * PHASES
+        method = method_of(config)
+        if method is not None:
+            guess = None if dense is None else dense * PHASES.get(method[0], USUAL)
             found = _between(points, sparsity) if points else guess
         else:
             if dense is not None and not (points and points[0][0] == 0):
