@@ -75,7 +75,9 @@ def test_a_record_of_an_older_version_decides_nothing_and_is_still_shown() -> No
     old = {"sparsity": 0.9, "plain: class read back by the magnitude": 1.0}
     record = {"measured": {"shown": ["plain"], **{name: {"measures": [old]} for name in SETS}}}
     for claim in (SEEN, TASK, INVERTED, GRADIENT):
-        assert holds(claim, fig2=record, figA1=record, figA2=record) == []
+        facts = list(claim.facts({"fig2": record, "figA1": record, "figA2": record}))
+        assert {fact.holds for fact in facts} == {None}
+        assert all("was measured by an older version" in fact.text for fact in facts)
     assert measured_table(record["measured"])[1][0] == ["mnist", "90", "1.000"]
 
 

@@ -31,6 +31,7 @@ CLASSES = 10
 
 def read_back(records: Records) -> Iterator[Fact]:
     """Whether the class can be told from a map of SNIP."""
+    yield from _older(records, "fig2", "figA1")
     for name, data, line, _ in _highest(records, "fig2", "figA1"):
         by_mean = line[f"class read back by {MEAN}"]
         yield Fact(
@@ -43,6 +44,7 @@ def read_back(records: Records) -> Iterator[Fact]:
 
 def discriminative(records: Records) -> Iterator[Fact]:
     """Whether it is the task that a map shows: what wrong labels change."""
+    yield from _older(records, "fig2", "figA1")
     for name, data, line, _ in _highest(records, "fig2", "figA1"):
         about = f"{data} at {short_percent(line['sparsity'])} ({name})"
         yield Fact(
@@ -55,6 +57,7 @@ def discriminative(records: Records) -> Iterator[Fact]:
 
 def inversion(records: Records) -> Iterator[Fact]:
     """Whether SNIP's maps are the same on inverted data."""
+    yield from _older(records, "figA1")
     for name, data, line, measured in _highest(records, "figA1"):
         changed, cases = _changed(measured["measures"], line["kind"])
         yield Fact(
@@ -68,6 +71,7 @@ def inversion(records: Records) -> Iterator[Fact]:
 
 def by_gradient(records: Records) -> Iterator[Fact]:
     """Whether dL/dw gives other maps than SNIP, less steady ones, and others when inverted."""
+    yield from _older(records, "figA2", "fig2")
     snip = {data: lines for _, data, _, lines in _highest(records, "fig2")}
     for name, data, line, measured in _highest(records, "figA2"):
         if line["kind"] != PLAIN:
@@ -119,8 +123,20 @@ def _highest(records: Records, *names: str) -> Iterator[tuple[str, str, Record, 
     """The line of the highest sparsity of every data set and kind, and all of the data set's."""
     for name in names:
         measured: Record = records.get(name, {}).get(MEASURED, {})
-        # A record of an older version has other measures: `snip reproduce` measures it again.
-        for dataset in SETS if "steadiness" in measured.get(SETS[0], {}) else ():
+        for dataset in SETS if _has_yardsticks(measured) else ():
             for kind in measured["shown"]:
                 line = _last(measured[dataset]["measures"], kind)
                 yield name, called(dataset, kind), line, measured[dataset]
+
+
+def _older(records: Records, *names: str) -> Iterator[Fact]:
+    """Records of a version that measured less, which decide nothing."""
+    for name in names:
+        measured = records.get(name, {}).get(MEASURED)
+        if measured is not None and not _has_yardsticks(measured):
+            said = f"{name} was measured by an older version, without yardsticks and controls"
+            yield Fact(f"{said}: `snip reproduce {name}` measures it again")
+
+
+def _has_yardsticks(measured: Record) -> bool:
+    return "steadiness" in measured.get(SETS[0], {})
