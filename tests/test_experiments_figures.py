@@ -1,5 +1,7 @@
 """Figures and tables from records, whole, partial and empty; maps of what survives; labels."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,21 @@ from snip.data import load
 from snip.experiments import EXPERIMENTS
 from snip.experiments.class_maps import INVERTED, PLAIN, SPARSITIES, maps_of
 from snip.experiments.drawing import save_figure
+from snip.experiments.map_measures import (
+    CHANGED,
+    INVERSION,
+    READ_BACK_WRONG,
+    WITH_WRONG,
+    alike,
+    beside_images,
+    beside_inverted,
+    beside_wrong_labels,
+    between_seeds,
+    steadiness,
+    with_highest,
+)
 from snip.experiments.maps import class_means, correlation, packed, unpacked
-from snip.experiments.random_labels import keep
+from snip.experiments.random_labels import MOST_POINTS, keep
 from snip.experiments.record import Known, make_record
 from snip.experiments.table1 import SECONDS
 from snip.experiments.tables import table_of, what_was_run, write_tables
@@ -143,6 +158,39 @@ def test_what_survives_shows_the_class_and_inverting_the_data_changes_little(mni
     assert {PLAIN, INVERTED} == {"plain", "inverted"}
 
 
+def test_the_class_is_read_back_as_well_if_every_label_is_wrong(mnist):
+    """The control of figure 2: reading back sees the images of the batch, not the task."""
+    own, wrong = ([maps_of(mnist, "snip", 0, wrong_by)] for wrong_by in (0, 5))
+    assert not torch.equal(own[0], wrong[0])  # the labels do reach the scores
+    means = class_means("mnist")
+    found = beside_wrong_labels(own, wrong, (means - float(mnist.mean)).abs(), -1)
+    assert found[READ_BACK_WRONG] == 1.0
+    assert found[WITH_WRONG] > 0.9
+
+
+def test_measures_of_maps_by_hand():
+    """Two classes, two sparsities, four pixels: seeds differ, and the second class is inverted."""
+    up, down = torch.tensor([0.0, 1.0, 2.0, 3.0]), torch.tensor([3.0, 2.0, 1.0, 0.0])
+    hill = torch.tensor([0.0, 1.0, 1.0, 0.0])  # correlates with neither
+    one = torch.stack([torch.stack([up, up]), torch.stack([hill, down])])
+    other = torch.stack([torch.stack([hill, up]), torch.stack([hill, down])])
+    assert alike([one], [other], 0) == pytest.approx(0.5)
+    assert between_seeds([one, other], 0) == pytest.approx(0.5)
+    assert between_seeds([one, other], 1) == pytest.approx(1)
+    assert with_highest([one, other], 0) == pytest.approx(0.25)
+    assert steadiness(one) == pytest.approx(0.5)
+    turned = torch.stack([one[0], one[1].flip(-1)])
+    found = beside_inverted([one, other], [turned, turned], 1)
+    assert (found[INVERSION], found[CHANGED]) == (pytest.approx(0), 1)
+    images = {"it": torch.stack([up, down])}
+    assert beside_images([one], images, 1) == {
+        "correlation with it": pytest.approx(1), "class read back by it": 1.0,
+    }  # fmt: skip
+    assert beside_images([one.flip(0)], images, 1) == {
+        "correlation with it": pytest.approx(-1), "class read back by it": 0.0,
+    }  # fmt: skip
+
+
 def test_inverted_data_is_the_negative_once_it_is_normalised(mnist):
     few = mnist.subset(200, 10)
     ours = next(iter(few.evaluation_batches(10)))[0]
@@ -178,3 +226,15 @@ def test_the_course_of_a_training_is_kept(finished_run: Path):
     curve = keep(result, None)["curve"]
     assert curve["iteration"] == [30, 60]
     assert curve["train_loss"] == [round(line.train_loss, 5) for line in result.history()]
+
+
+@pytest.mark.parametrize("evaluations", [1, 150, 301, 302, 451])
+def test_a_thinned_course_ends_where_the_training_ends(finished_run: Path, tmp_path, evaluations):
+    shutil.copytree(finished_run, tmp_path / "long")
+    (tmp_path / "long" / "sums.json").unlink()
+    line = json.loads((finished_run / "metrics.jsonl").read_text().splitlines()[-1])
+    lines = [json.dumps(line | {"iteration": i + 1}) for i in range(evaluations)]
+    (tmp_path / "long" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    course = keep(RunResult.read(tmp_path / "long"))["curve"]["iteration"]
+    assert course[-1] == evaluations
+    assert len(set(course)) == len(course) <= 2 * MOST_POINTS + 1

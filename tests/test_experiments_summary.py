@@ -10,7 +10,7 @@ from snip.experiments.gap import PAPER as GAP_PAPER
 from snip.experiments.gap import VARIANTS
 from snip.experiments.kinds import scaled
 from snip.experiments.methods import METHODS_HERE
-from snip.experiments.summary import AGREES, HIGHER, LOWER, shown, summary
+from snip.experiments.summary import AGREES, HIGHER, LEGEND, LOWER, ROUNDED, shown, summary
 from snip.experiments.table1 import RIVALS
 from snip.runs import RunConfig
 from snip.training import TrainConfig, paper_schedule, shortened
@@ -23,7 +23,8 @@ PLAIN = [name for name, one in EXPERIMENTS.items() if one.rows() and name != "bu
     [
         ([0.016, 0.018], "1.6", 0.0, 1.7, 0.1414, AGREES),  # 0.1 away, 0.283 + 0.05 are allowed
         ([0.0193, 0.0195], "1.6", 0.0, 1.94, 0.0141, HIGHER),  # 0.34 away
-        ([0.0164, 0.0166], "1.6", 0.0, 1.65, 0.0141, AGREES),  # 0.05 is the paper's rounding
+        ([0.0164, 0.0166], "1.6", 0.0, 1.65, 0.0141, ROUNDED),  # 0.05 is the paper's rounding
+        ([0.0164, 0.0166], "1.60", 0.0, 1.65, 0.0141, HIGHER),  # here it is 0.005
         ([0.0120, 0.0121], "1.60", 0.0, 1.205, 0.0071, LOWER),
         ([0.0120, 0.0121], "1.60", 0.2, 1.205, 0.0071, AGREES),  # by the paper's own deviation
         ([0.0160], "1.6", 0.0, 1.6, None, None),  # one seed says nothing
@@ -40,6 +41,8 @@ def test_means_deviations_and_agreement(errors, paper, paper_std, mean, std, aga
 def test_how_numbers_are_shown():
     assert shown(summary([0.016, 0.018], "1.6")) == "1.70 ± 0.14 ✓"
     assert shown(summary([0.0193, 0.0195], "1.6")) == "1.94 ± 0.01 ↑"
+    assert shown(summary([0.0164, 0.0166], "1.6")) == "1.65 ± 0.01 (✓)"
+    assert all(mark in LEGEND for mark in ("✓ ", "(✓) ", "↓ ", "↑ "))
     assert shown(summary([0.016])) == "1.60"
     assert shown(None) == "-"
 

@@ -2,13 +2,14 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from cli_fixtures import LENET, Snip
 
-from snip.runs import RunConfig, RunResult
+from snip.runs import RunConfig, RunResult, chance_note
 from snip.runs.chance import chance_error, is_chance
 
 # It always answers with the first class, until it is trained for long.
@@ -34,6 +35,14 @@ def test_guessing_by_hand() -> None:
     assert is_chance(0.95, 0.9, 10_000)
     assert is_chance(0.892, 0.9, 10_000)
     assert not is_chance(0.89, 0.9, 10_000)
+
+
+@pytest.mark.parametrize(("images", "guessing"), [(-5, 0.9), (0, 0.9), (10, 7.0), (10, -1.0)])
+def test_numbers_that_cannot_be_say_nothing(
+    finished_run: Path, images: int, guessing: float
+) -> None:
+    result = replace(RunResult.read(finished_run), test_images=images, chance_error=guessing)
+    assert chance_note(result) is None
 
 
 @pytest.mark.usefixtures("empty_folder")

@@ -119,6 +119,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def unforeseen(error: BaseException) -> str:
+    """What an error says that is no sentence of ours: its kind, and its first line."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
 def first_sentence(text: str) -> str:
     """The first sentence of a message, for a table: files by their names, without their folders."""
     # Of "cannot read /home/me/runs/a.json (damaged): ..." the folders say who did it where.

@@ -17,3 +17,8 @@ def percent(fraction: float) -> str:
     ):
         decimals += 1
     return f"{fraction:.{decimals}%}"
+
+
+def short_percent(fraction: float) -> str:
+    """As `percent`, without zeros that say nothing: 95%, 98.5%."""
+    return percent(fraction).removesuffix("%").rstrip("0").removesuffix(".") + "%"

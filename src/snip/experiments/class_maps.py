@@ -1,14 +1,14 @@
 """Figures 2, A1 and A2: which first-layer connections survive if all images are of one class.
 
-The figures are drawn, and what the paper says of them is measured: how like the class's mean image
-a map is, whether the class can be read back from it, whether plain and inverted data agree.
+The figures are drawn, and what the paper says of them is measured (`map_measures`): whether the
+class can be read back from a map, with its own labels and with wrong ones; whether plain and
+inverted data, other sparsities and, for dL/dw, SNIP itself give the same maps.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,11 @@ import torch
 
 from snip.common.progress import track
 from snip.data import Dataset, load
+from snip.experiments import map_measures as measures
 from snip.experiments.drawing import finish, new_figure
 from snip.experiments.kinds import Experiment, Record
-from snip.experiments.maps import class_means, correlation, packed, unpacked
+from snip.experiments.map_measures import Maps
+from snip.experiments.maps import class_means, packed, unpacked
 from snip.reports.pictures import COLOURS as COLOUR_MAP
 from snip.runs import RunConfig
 from snip.runs.exploring import class_maps
@@ -31,17 +33,17 @@ SPARSITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 IMAGES = 100  # of one class, that the scores come from
 SEEDS = 5  # of weights and images; the figure shows the first
 PLAIN, INVERTED = "plain", "inverted"
-MEAN, MAGNITUDE = "the mean", "the magnitude"
-Maps = torch.Tensor  # [classes, sparsities, pixels]
+SNIP = "snip"
+WRONG_BY = 5  # the control calls every image of class 0 a 5, of class 1 a 6, and so on
 
 
-def maps_of(dataset: Dataset, method: str, seed: int) -> Maps:
+def maps_of(dataset: Dataset, method: str, seed: int, wrong_by: int = 0) -> Maps:
     """The maps of every class at every sparsity, for one draw of weights and images."""
     # The sparsity is that of no map: all of them come from one scoring.
     config = RunConfig(
         "lenet-300-100", 0.5, dataset.name, method, score_batch_size=IMAGES, seed=seed
     )
-    maps = class_maps(config, dataset, SPARSITIES)
+    maps = class_maps(config, dataset, SPARSITIES, wrong_by=wrong_by)
     assert maps is not None  # this network's first layer reads whole images
     return maps.flatten(2)
 
@@ -50,61 +52,82 @@ def measure(method: str, shown: tuple[str, ...], data_dir: Path | None, _scale: 
     """Maps and measures on both data sets, plain and inverted."""
     found: Record = {"method": method, "shown": list(shown), "images": IMAGES, "seeds": SEEDS}
     for name in track(SETS, description="scoring", total=len(SETS)):
-        plain = load(name, data_dir=data_dir)
-        sets = {PLAIN: plain, INVERTED: plain.inverted()}
-        maps = {
-            kind: [maps_of(data, method, seed) for seed in range(SEEDS)]
-            for kind, data in sets.items()
-        }
+        maps = {kind: _of_all_seeds(name, kind, method, data_dir) for kind in (PLAIN, INVERTED)}
         means = class_means(name, data_dir)
         # Scores see pixels as the network does: standardised, and by their magnitude alone.
-        seen = {MEAN: means, MAGNITUDE: (means - float(plain.mean)).abs()}
+        average = float(_data(name, PLAIN, data_dir).mean)
+        seen = {measures.MEAN: means, measures.MAGNITUDE: (means - average).abs()}
+        lines = []
+        for kind in shown:
+            # SNIP's maps are held against those of wrong labels, those of other methods to SNIP's.
+            wrong_by = WRONG_BY if method == SNIP else 0
+            beside = _of_all_seeds(name, kind, SNIP, data_dir, wrong_by)
+            lines += [_line(kind, i, maps, seen, beside, wrong_by) for i in range(len(SPARSITIES))]
         found[name] = {
             "maps": {kind: [[packed(m) for m in row] for row in maps[kind][0]] for kind in shown},
-            "measures": [_measures(maps, seen, shown, i) for i in range(len(SPARSITIES))],
+            "measures": lines,
+            "steadiness": {kind: [measures.steadiness(m) for m in maps[kind]] for kind in shown},
         }
     return found
 
 
-def _measures(
-    maps: dict[str, list[Maps]], seen: dict[str, torch.Tensor], shown: tuple[str, ...], index: int
+@cache
+def _data(name: str, kind: str, data_dir: Path | None) -> Dataset:
+    plain = load(name, data_dir=data_dir)
+    return plain if kind == PLAIN else plain.inverted()
+
+
+@cache  # the three figures look at the same maps, and `snip reproduce all` makes all three
+def _of_all_seeds(
+    name: str, kind: str, method: str, data_dir: Path | None, wrong_by: int = 0
+) -> list[Maps]:
+    data = _data(name, kind, data_dir)
+    return [maps_of(data, method, seed, wrong_by) for seed in range(SEEDS)]
+
+
+def _line(
+    kind: str,
+    index: int,
+    maps: dict[str, list[Maps]],
+    seen: dict[str, torch.Tensor],
+    beside: list[Maps],
+    wrong_by: int,
 ) -> Record:
-    """What the maps at one sparsity show, in the mean over classes and seeds."""
-    found: Record = {"sparsity": SPARSITIES[index]}
-    classes = range(len(seen[MEAN]))
-    for kind in shown:
-        pairs = [(number, one[number, index]) for one in maps[kind] for number in classes]
-        for what, images in seen.items():
-            found[f"{kind}: correlation with {what}"] = statistics.mean(
-                correlation(survivors, images[number]) for number, survivors in pairs
-            )
-            found[f"{kind}: class read back by {what}"] = statistics.mean(
-                float(_read_back(survivors, images) == number) for number, survivors in pairs
-            )
-    both = zip(maps[PLAIN], maps[INVERTED], strict=True)
-    found["correlation of plain and inverted"] = statistics.mean(
-        correlation(one[number, index], other[number, index])
-        for one, other in both
-        for number in classes
-    )
-    return found
-
-
-def _read_back(survivors: torch.Tensor, images: torch.Tensor) -> int:
-    """The class whose image is most like the map."""
-    likeness = [correlation(survivors, image) for image in images]
-    return likeness.index(max(likeness))
+    """What the maps of one kind of data show at one sparsity, over classes and seeds."""
+    own = maps[kind]
+    line = {"kind": kind, "sparsity": SPARSITIES[index]}
+    line |= measures.beside_images(own, seen, index)
+    if wrong_by:
+        line |= measures.beside_wrong_labels(own, beside, seen[measures.MAGNITUDE], index)
+    else:
+        line[measures.WITH_SNIP] = measures.alike(own, beside, index)
+    line[measures.BETWEEN_SEEDS] = measures.between_seeds(own, index)
+    line[measures.WITH_HIGHEST] = measures.with_highest(own, index)
+    return line | measures.beside_inverted(maps[PLAIN], maps[INVERTED], index)
 
 
 def measured_table(measured: Record) -> tuple[list[str], list[list[str]]]:
-    """A line per data set and sparsity."""
-    names = [name for name in measured["mnist"]["measures"][0] if name != "sparsity"]
+    """A line per data set, kind and sparsity."""
+    names = [name for name in measured["mnist"]["measures"][0] if name not in ("kind", "sparsity")]
     rows = [
-        [name, f"{100 * found['sparsity']:g}", *(f"{found[what]:.3f}" for what in names)]
+        [
+            called(name, line.get("kind", PLAIN)),  # without, it is of an older version
+            f"{100 * line['sparsity']:g}",
+            *(_cell(line[n]) for n in names),
+        ]
         for name in SETS
-        for found in measured[name]["measures"]
+        for line in measured[name]["measures"]
     ]
     return ["data set", "sparsity %", *names], rows
+
+
+def called(dataset: str, kind: str) -> str:
+    """A data set as it is, or inverted, in words."""
+    return dataset if kind == PLAIN else f"{dataset}, inverted"
+
+
+def _cell(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.3f}"
 
 
 def draw(record: Record) -> Figure:
@@ -126,7 +149,7 @@ def draw(record: Record) -> Figure:
         axes.set_yticks(places[: len(SPARSITIES)], labels=percents, fontsize=8)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        axes.set_title(name if kind == PLAIN else f"{name}, inverted", fontsize=10, loc="left")
+        axes.set_title(called(name, kind), fontsize=10, loc="left")
         axes.set_xlabel("class of the images", fontsize=8)
     said = f"lenet-300-100, {measured['images']} images of one class, seed 0."
     return finish(figure, record, said, "Bright: connections of the pixel that survive.")
@@ -135,6 +158,13 @@ def draw(record: Record) -> Figure:
 def _framed(picture: torch.Tensor) -> torch.Tensor:
     """A map with a gap to its neighbours."""
     return torch.nn.functional.pad(picture, (1, 1, 1, 1), value=float("nan"))
+
+
+CONTROL = (
+    "All labels wrong: the same images, each said to be of the class five further on. A class that "
+    "is read back as well from these maps is read back from where its images differ from the mean "
+    "pixel, not from what the task asks for",
+)
 
 
 def _experiment(name: str, title: str, method: str, *shown: str) -> Experiment:
@@ -147,6 +177,10 @@ def _experiment(name: str, title: str, method: str, *shown: str) -> Experiment:
             "the class's mean training image. The magnitude: how far that is from the mean pixel "
             "of all images, which is what the network sees of it after standardisation. A class is "
             "read back as the one whose image correlates best with the map; by chance 0.1",
+            *(CONTROL if method == SNIP else ()),
+            "Correlation between seeds: of maps that differ in their draw of weights and images "
+            "alone. Classes that inversion changes more than another seed: of 10, those whose "
+            "plain and inverted maps are less alike than their maps of two seeds",
         ),
         measure=work,
         measured_table=measured_table,
@@ -154,6 +188,6 @@ def _experiment(name: str, title: str, method: str, *shown: str) -> Experiment:
     )
 
 
-FIG2 = _experiment("fig2", "Figure 2: what survives, class by class (dL/dc)", "snip", PLAIN)
-FIGA1 = _experiment("figA1", "Figure A1: the same on inverted data (dL/dc)", "snip", INVERTED)
+FIG2 = _experiment("fig2", "Figure 2: what survives, class by class (dL/dc)", SNIP, PLAIN)
+FIGA1 = _experiment("figA1", "Figure A1: the same on inverted data (dL/dc)", SNIP, INVERTED)
 FIGA2 = _experiment("figA2", "Figure A2: the same by dL/dw", "weight-gradient", PLAIN, INVERTED)

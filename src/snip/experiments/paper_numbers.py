@@ -3,41 +3,75 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from snip.experiments.architectures import TABLE2, TABLEC
+from snip.experiments.kinds import Row
 from snip.experiments.table1 import TABLE1
 from snip.runs import RunConfig
+from snip.runs.config import TRUE
+
+# What makes no other experiment of a run: its draw, and what computes it.
+NOT_SETTINGS = ("seed", "engine")
 
 
 class PaperNumber(NamedTuple):
-    """One error that the paper prints, as a fraction, and where."""
+    """One error that the paper prints, and where.
+
+    `differs` are the settings in which a run is not the row that reproduces it: its own value and
+    the row's, by name. Without any it is the same experiment.
+    """
 
     source: str
-    error: float
+    printed: str  # percent, as the paper prints it
+    std: float  # in percent, where the paper gives it
+    experiment: str  # whose row reproduces it
+    differs: dict[str, tuple[Any, Any]]
 
 
 def paper_number(config: RunConfig) -> PaperNumber | None:
     """The paper's error of this network, data set, method and sparsity; None where it has none.
 
-    It has none for sanity controls and for groups of connections.
+    It has none for sanity controls, for groups of connections and for random labels. A run with
+    other settings, such as a shorter training, has one that says what differs.
     """
-    plain = config.control == "none" and config.granularity == "element"
-    return _known().get(_key(config)) if plain or not config.sparsity else None
+    if config.labels != TRUE:
+        return None
+    if config.sparsity and (config.control != "none" or config.granularity != "element"):
+        return None
+    found = _known().get(_key(config))
+    if found is None:
+        return None
+    experiment, source, row = found
+    differs = _differences(config, row.config)
+    return PaperNumber(source, row.paper, row.paper_std, experiment, differs)
 
 
 @cache
-def _known() -> dict[tuple[str, str, str, float], PaperNumber]:
+def _known() -> dict[tuple[str, str, str, float], tuple[str, str, Row]]:
     """By network, data set, method and sparsity. Where two tables agree on a row, the first."""
-    found: dict[tuple[str, str, str, float], PaperNumber] = {}
+    found: dict[tuple[str, str, str, float], tuple[str, str, Row]] = {}
     for experiment in (TABLE1, TABLE2, TABLEC):
         source = experiment.title.partition(":")[0].partition(" on ")[0]
         for row in experiment.rows():
-            error = PaperNumber(source, round(float(row.paper) / 100, 6))
-            found.setdefault(_key(row.config), error)
+            found.setdefault(_key(row.config), (experiment.name, source, row))
     return found
 
 
 def _key(config: RunConfig) -> tuple[str, str, str, float]:
     method = config.method if config.sparsity else "dense"
     return config.model, config.dataset, method, round(config.sparsity, 3)
+
+
+def _differences(config: RunConfig, row: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """The settings that tell a run's identity from the row's, with both values."""
+    one, other = config.identity(), row.identity()
+    names = [name for name in {**one, **other} if name not in NOT_SETTINGS]
+    differing = [name for name in names if one.get(name) != other.get(name)]
+    return {name: (_value(config, name), _value(row, name)) for name in differing}
+
+
+def _value(config: RunConfig, name: str) -> Any:
+    """A setting by its name in the identity, which leaves out defaults."""
+    room, _, inner = name.rpartition(".")
+    return getattr(config.training if room else config, inner)

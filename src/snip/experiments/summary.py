@@ -6,11 +6,12 @@ import math
 import statistics
 from collections.abc import Sequence
 
-AGREES, LOWER, HIGHER = "agrees", "lower", "higher"
-MARKS = {AGREES: "✓", LOWER: "↓", HIGHER: "↑", None: ""}
+AGREES, ROUNDED, LOWER, HIGHER = "agrees", "agrees by rounding", "lower", "higher"
+MARKS = {AGREES: "✓", ROUNDED: "(✓)", LOWER: "↓", HIGHER: "↑", None: ""}
 LEGEND = (
-    f"{MARKS[AGREES]} agrees with the paper within two standard deviations (and its rounding), "
-    f"{MARKS[LOWER]} is lower, {MARKS[HIGHER]} is higher"
+    f"{MARKS[AGREES]} agrees with the paper within two standard deviations, {MARKS[ROUNDED]} only "
+    f"if what the paper's last digit rounds away is allowed as well, {MARKS[LOWER]} is lower, "
+    f"{MARKS[HIGHER]} is higher"
 )
 DEVIATIONS = 2.0
 
@@ -31,10 +32,10 @@ def _against(mean: float, std: float | None, paper: str, paper_std: float) -> st
         return None
     # A number that is printed as 1.6 may have been anything from 1.55 to 1.65.
     rounding = 0.5 * 10.0 ** -len(paper.partition(".")[2])
-    allowed = DEVIATIONS * math.hypot(std, paper_std) + rounding
+    allowed = DEVIATIONS * math.hypot(std, paper_std)
     distance = mean - float(paper)
-    if abs(distance) <= allowed:
-        return AGREES
+    if abs(distance) <= allowed + rounding:
+        return AGREES if abs(distance) <= allowed else ROUNDED
     return LOWER if distance < 0 else HIGHER
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from snip.experiments.kinds import Experiment, Row
 from snip.runs import RunConfig
 from snip.training import paper_schedule
@@ -28,7 +26,7 @@ PAPER = {
 
 def rows() -> list[Row]:
     """Scored with each initialiser; the trained weights are always drawn by VS-X."""
-    train = replace(paper_schedule("mnist").with_optimizer("adam"))
+    train = paper_schedule("mnist").with_optimizer("adam")
     return [
         Row(
             initializer.upper(),

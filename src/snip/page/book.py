@@ -13,9 +13,10 @@ from snip.common.errors import FileError
 from snip.common.version import __version__
 from snip.page import comparison
 from snip.page.explorer import Explorer, Load, colours
-from snip.page.finding import Reader, Run, run_folders
+from snip.page.finding import Reader, chosen_folders
 from snip.page.render import MARK, live_parts, page
-from snip.page.story import CommandOf, curves, headline, shown
+from snip.page.story import CommandOf, headline
+from snip.page.telling import Told, told
 
 
 class Book:
@@ -34,42 +35,43 @@ class Book:
         self._paths, self._command_of = paths, command_of
         self._reader = Reader()
         self._explorer = Explorer(load, own_networks=own_networks, score=score)
-        run_folders(paths)  # a mistake is told before any work
+        chosen_folders(paths)  # a mistake is told before any work
 
     def page(self, *, live: bool = False) -> str:
         """The whole page as HTML."""
-        runs = self._runs()
-        keyed = dict(zip(_keys(runs), runs, strict=True))
-        explored = {key: self._explorer.of(run) for key, run in keyed.items()}
+        told = self._told()
+        explored = {one.shown.key: self._explorer.of(one.run) for one in told}
         scored = self._explorer.scored()
         data = {
-            "curves": [curves(run, key) for key, run in keyed.items()],
+            "curves": [one.curves for one in told],
             "explored": explored,
             "scored": {e["scored"]: scored[e["scored"]] for e in explored.values() if e["scored"]},
             "colours": colours(),
         }
-        return page(self._story(runs) | {"first": _most_to_see(data)}, data, live=live)
+        return page(_story(told) | {"first": _most_to_see(data)}, data, live=live)
 
     def live(self) -> str:
         """What may have changed since the page was made, as JSON."""
-        runs = self._runs()
-        found = [curves(run, key) for key, run in zip(_keys(runs), runs, strict=True)]
-        return json.dumps({"curves": found, "parts": live_parts(self._story(runs))})
+        told = self._told()
+        parts = live_parts(_story(told))
+        return json.dumps({"curves": [one.curves for one in told], "parts": parts})
 
-    def _runs(self) -> list[Run]:
-        return [self._reader.read(folder) for folder in run_folders(self._paths)]
+    def _told(self) -> list[Told]:
+        runs = [self._reader.read(folder) for folder in chosen_folders(self._paths)]
+        return [told(run, f"run-{i}", self._command_of) for i, run in enumerate(runs)]
 
-    def _story(self, runs: Sequence[Run]) -> dict[str, Any]:
-        title, lead = headline(runs)
-        keys = _keys(runs)
-        return {
-            "title": title,
-            "lead": lead,
-            "runs": [shown(r, key, self._command_of) for key, r in zip(keys, runs, strict=True)],
-            "compared": comparison.rows([run.result for run in runs if run.result is not None]),
-            "version": __version__,
-            "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        }
+
+def _story(told: Sequence[Told]) -> dict[str, Any]:
+    runs = [one.run for one in told]
+    title, lead = headline(runs)
+    return {
+        "title": title,
+        "lead": lead,
+        "runs": [one.shown for one in told],
+        "compared": comparison.rows([run.result for run in runs if run.result is not None]),
+        "version": __version__,
+        "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    }
 
 
 def _most_to_see(data: dict[str, Any]) -> str:
@@ -81,10 +83,6 @@ def _most_to_see(data: dict[str, Any]) -> str:
         return 2 * bool(explored["picture"]) + bool(scored.get("layers"))
 
     return max(data["explored"], key=seen)
-
-
-def _keys(runs: Sequence[Run]) -> list[str]:
-    return [f"run-{index}" for index, _ in enumerate(runs)]
 
 
 def require_ours(path: Path) -> None:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from snip.common.figures import percent
-from snip.experiments.paper_numbers import paper_number
+from snip.common.figures import percent, short_percent
+from snip.experiments.paper_numbers import PaperNumber, paper_number
+from snip.experiments.summary import AGREES, ROUNDED, summary
 from snip.methods import training_method
 from snip.runs import RunConfig, RunResult
 from snip.training import paper_schedule
 from snip.training.schedule import first_training
 
+# What the tables of `snip reproduce` mark, in words: both ask `summary`.
+IN_WORDS = {
+    AGREES: "within two standard deviations",
+    ROUNDED: "within two standard deviations and the rounding of the paper's number",
+}
+
 
 @dataclass(frozen=True)
-class Row:
+class Compared:
     """One configuration over its seeds, as the page shows it."""
 
     model: str
@@ -31,70 +38,97 @@ class Row:
     notes: tuple[str, ...]
 
 
-def rows(results: Sequence[RunResult]) -> list[Row]:
+def rows(results: Sequence[RunResult]) -> list[Compared]:
     """One row for each configuration of the finished runs."""
     groups: dict[str, list[RunResult]] = {}
     for result in results:
         alike = {k: v for k, v in result.config.identity().items() if k != "seed"}
         groups.setdefault(json.dumps(alike, sort_keys=True), []).append(result)
-    return [_row(group) for group in groups.values()]
+    return [_compared(group) for group in groups.values()]
 
 
 def pruned_by(config: RunConfig) -> str:
     """How a run prunes, in a few words."""
+    labels = "" if config.labels == "true" else f", {config.labels} labels"
     if not config.sparsity:
-        return "dense"
+        return f"dense{labels}"
     control = "" if config.control == "none" else f", control {config.control}"
-    return f"{config.method} {percent(config.sparsity).replace('.00%', '%')}{control}"
+    return f"{config.method} {short_percent(config.sparsity)}{control}{labels}"
 
 
-def _row(group: Sequence[RunResult]) -> Row:
+def paper_told(number: PaperNumber | None) -> str:
+    """The paper's error, and whether it is of another experiment; empty if it has none."""
+    if number is None:
+        return ""
+    return f"{_printed(number)}{', other settings' if number.differs else ''}"
+
+
+def _compared(group: Sequence[RunResult]) -> Compared:
     config, paper = group[0].config, paper_number(group[0].config)
     ours = [result.test_error for result in group]
-    return Row(
+    return Compared(
         model=config.model,
         dataset=config.dataset,
         pruned=pruned_by(config),
         seeds=len(group),
         ours=_spread(ours),
         best=_spread([result.best_test_error for result in group]),
-        paper="" if paper is None else percent(paper.error),
+        paper="" if paper is None else _printed(paper),
         source="not in the paper" if paper is None else paper.source,
-        difference="" if paper is None else _difference(ours, paper.error),
-        notes=tuple(_notes(group[0])),
+        difference="" if paper is None else _difference(ours, paper),
+        notes=tuple(_notes(group[0], paper)),
     )
 
 
+def _printed(paper: PaperNumber) -> str:
+    return percent(float(paper.printed) / 100)
+
+
 def _spread(errors: Sequence[float]) -> str:
-    mean = percent(statistics.mean(errors))
-    if len(errors) < 2:
-        return mean
-    return f"{mean} ± {100 * statistics.stdev(errors):.2f}"
+    found = summary(errors)
+    mean = percent(sum(errors) / len(errors))
+    return mean if found["std"] is None else f"{mean} ± {found['std']:.2f}"
 
 
-def _difference(errors: Sequence[float], paper: float) -> str:
+def _difference(errors: Sequence[float], paper: PaperNumber) -> str:
     """Percentage points above or below the paper, and whether the seeds' spread covers them."""
-    apart = statistics.mean(errors) - paper
-    shown = f"{100 * apart:+.2f}"
-    if len(errors) < 2:
-        return f"{shown} points"
-    covered = abs(apart) <= 2 * statistics.stdev(errors)
-    return f"{shown} points, {'within' if covered else 'beyond'} two standard deviations"
+    found = summary(errors, paper.printed, paper.std)
+    shown = f"{float(str(found['mean'])) - float(paper.printed):+.2f} points"
+    if found["against"] is None:
+        return shown
+    return f"{shown}, {IN_WORDS.get(str(found['against']), 'beyond two standard deviations')}"
 
 
-def _notes(result: RunResult) -> list[str]:
+def _notes(result: RunResult, paper: PaperNumber | None) -> list[str]:
     """What makes this another experiment than the paper's."""
     config = result.config
     notes = []
-    if shortened_schedule(config):
+    differs = {} if paper is None else dict(paper.differs)
+    if paper is None and shortened_schedule(config):
         usual = paper_schedule(config.dataset).iterations
         notes.append(f"{config.training.iterations:,} iterations, the paper's schedule {usual:,}")
-    at_start = training_method(config.method) is None
-    if config.sparsity and at_start and config.protocol != "redraw":
+    if "protocol" in differs and config.protocol == "train-scored":
+        del differs["protocol"]
         notes.append("trains the scored draw, as the paper's text; its authors' code draws again")
+    if differs and paper is not None:
+        told = "; ".join(f"{_setting(name)} {_value(a)}, there {_value(b)}"
+                         for name, (a, b) in differs.items())  # fmt: skip
+        notes.append(f"other settings than snip reproduce {paper.experiment}: {told}")
     if result.dataset_note:
         notes.append(f"data: {result.dataset_note}")
     return notes
+
+
+def _setting(name: str) -> str:
+    return name.removeprefix("train.").replace("_", " ")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return " and ".join(_value(one) for one in value) or "none"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def shortened_schedule(config: RunConfig) -> bool:

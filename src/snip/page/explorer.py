@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from snip.algorithm import AUTO
 from snip.anatomy.parameters import is_weight
-from snip.common.errors import InputError, escaped
+from snip.common.errors import InputError, escaped, unforeseen
 from snip.data.dataset import Dataset
 from snip.masks import Masks
 from snip.page.finding import Run
@@ -26,6 +27,12 @@ LAYER_SPARSITIES = (
 )
 GAP = 255  # a byte of a picture that belongs to no connection; others run from 0 to 254
 
+# A repair follows the network, and may score it again: too slow for every place of a slider.
+NO_REPAIR = (
+    "The sliders follow the scores alone. This run's floor is 'auto': where no path from input to "
+    "output would be left, its own masks keep more of small layers than is shown here."
+)
+
 Load = Callable[[str], Dataset]
 
 
@@ -39,7 +46,7 @@ class Explorer:
 
     def of(self, run: Run) -> dict[str, Any]:
         """The run's own picture, and the key of what scoring it again shows."""
-        picture = None if run.masks is None else own_picture(run.masks)
+        picture = _picture_of(run)
         if run.config is None:
             return {"picture": picture, "scored": None}
         key = _key(run.config)
@@ -56,9 +63,12 @@ class Explorer:
         if reason is None:
             try:
                 dataset = self._load(config.dataset)
-                return {"classes": _classes(config, dataset), "layers": _layers(config, dataset)}
+                found = {"classes": _classes(config, dataset), "layers": _layers(config, dataset)}
+                return found | ({"reason": NO_REPAIR} if config.floor == AUTO else {})
             except InputError as error:
                 reason = str(error)
+            except Exception as error:  # a network may fail in any way; its runs are still shown
+                reason = f"scoring it failed ({unforeseen(error)})."
         reason = escaped(f"There are no sliders here: {reason}")
         return {"classes": None, "layers": None, "reason": reason}
 
@@ -70,6 +80,13 @@ class Explorer:
             return f"{config.model} is your own network; --own-networks lets it be imported."
         reason = not_explorable(config)
         return None if reason is None else f"{reason}."
+
+
+def _picture_of(run: Run) -> dict[str, Any] | None:
+    try:
+        return None if run.masks is None else own_picture(run.masks)
+    except Exception:  # masks that nobody would draw, such as of no outputs, have no picture
+        return None
 
 
 def own_picture(masks: Masks) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from snip.masks import Masks
 from snip.reports.report import Report
 from snip.runs import RunConfig, RunResult
 from snip.runs.folder import CONFIG, FINISHED, REPORT, RESULT, read_config, state_of
+from snip.runs.listing import run_folders
 from snip.runs.sums import Changes, changes
 from snip.training.journal import ENGINE, MASKS, METRICS
 from snip.training.metrics import Metrics, read_metrics
@@ -36,8 +37,13 @@ class Run:
     changed: Changes | None = None  # None: not known
     problems: tuple[str, ...] = ()
 
+    def without(self, *parts: str, problem: str) -> Run:
+        """The run as if it had none of these parts, and why."""
+        gone = {part: () if part == "history" else None for part in parts}
+        return replace(self, **gone, problems=(*self.problems, problem))  # type: ignore[arg-type]
 
-def run_folders(paths: Iterable[Path]) -> list[Path]:
+
+def chosen_folders(paths: Iterable[Path]) -> list[Path]:
     """The run folders among and directly inside these folders, each once."""
     found: dict[Path, Path] = {}
     for path in paths:
@@ -45,8 +51,7 @@ def run_folders(paths: Iterable[Path]) -> list[Path]:
             raise FileError(
                 f"there is no run at {path}: give a run's folder, or a folder of run folders."
             )
-        inside = [path] if exists(path / CONFIG) else [path / name for name in names_in(path)]
-        runs = [place for place in inside if exists(place / CONFIG)]
+        runs = [path] if exists(path / CONFIG) else run_folders(path)
         if not runs:
             raise FileError(
                 f"there is no run in {path}: neither it nor a folder in it has a {CONFIG}. "

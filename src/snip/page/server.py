@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 
 from snip.common.console import finish, remark, say
-from snip.common.errors import InputError
+from snip.common.errors import InputError, unforeseen
 from snip.page.book import Book
 from snip.page.render import policy
 
@@ -60,6 +60,9 @@ class _Handler(BaseHTTPRequestHandler):
                 text = made()
         except InputError as error:  # such as all folders deleted
             return self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n")
+        except Exception as error:  # no answer would look as if the server had ended
+            said = f"The page cannot be made ({unforeseen(error)}).\n"
+            return self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", said)
         return self._answer(HTTPStatus.OK, kind, text)
 
     do_HEAD = do_GET  # noqa: N815

@@ -12,10 +12,11 @@ from snip.common.errors import escaped, shortened
 from snip.common.figures import percent
 from snip.experiments.paper_numbers import paper_number
 from snip.masks.html import content as masks_html
-from snip.page.comparison import pruned_by, shortened_schedule
+from snip.page.comparison import paper_told, pruned_by, shortened_schedule
 from snip.page.finding import Run
 from snip.reports.html import content as report_html
-from snip.runs import RunConfig, chance_note, seeds_of
+from snip.runs import RunConfig, seeds_of
+from snip.runs.chance import chance_note_on
 from snip.runs.folder import FINISHED
 from snip.training.display import duration
 from snip.training.metrics import selected
@@ -53,7 +54,7 @@ class Shown:
 def shown(run: Run, key: str, command_of: CommandOf) -> Shown:
     """A run in the words of the page."""
     config, result = run.config, run.result
-    paper = None if config is None else paper_number(config)
+    paper = "" if config is None else paper_told(paper_number(config))
     return Shown(
         key=key,
         name=_name(run),
@@ -64,7 +65,7 @@ def shown(run: Run, key: str, command_of: CommandOf) -> Shown:
         progress=_progress(run),
         kept=_kept(run),
         error=_error(run),
-        paper="" if paper is None else percent(paper.error),
+        paper=paper,
         took=_took(run),
         before=_before(run),
         steps=_steps(run),
@@ -108,8 +109,8 @@ def headline(runs: Sequence[Run]) -> tuple[str, str]:
     if run.result is None:
         return _name(run), f"{_state(run)[0].upper()}{_state(run)[1:]}."
     result = run.result
-    paper = paper_number(run.config)
-    beside = "" if paper is None else f" The paper reports {percent(paper.error)}."
+    paper = paper_told(paper_number(run.config))
+    beside = f" The paper reports {paper}." if paper else ""
     pruned = (
         f"{result.kept:,} of {result.total:,} connections were kept before training. "
         if run.config.sparsity
@@ -202,7 +203,7 @@ def _notes(run: Run) -> list[str]:
     notes = []
     if run.result is not None:
         notes += [run.result.note] if run.result.note else []
-        chance = chance_note(run.result)
+        chance = chance_note_on(run.result, run.masks)
         notes += [f"{chance[0].upper()}{chance[1:]}"] if chance else []
     if run.changed is not None and any(run.changed):
         notes.append(f"Files are no longer as the run left them: {run.changed}.")

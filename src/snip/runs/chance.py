@@ -31,11 +31,18 @@ def is_chance(error: float, guessing: float, images: int) -> bool:
 
 def chance_note(result: RunResult) -> str | None:
     """A sentence for a result at chance; None for one that is better, or of an older version."""
-    guessing, images = result.chance_error, result.test_images
-    if guessing is None or not images or not is_chance(result.test_error, guessing, images):
+    path = result.folder / MASKS
+    if not _at_chance(result):
         return None
-    path, config = result.folder / MASKS, result.config
-    empty = empty_layers(Masks.load(path)) if exists(path) else []
+    return chance_note_on(result, Masks.load(path) if exists(path) else None)
+
+
+def chance_note_on(result: RunResult, masks: Masks | None) -> str | None:
+    """The same where the masks are read already, or cannot be."""
+    if not _at_chance(result):
+        return None
+    config, guessing = result.config, result.chance_error or 0.0
+    empty = [] if masks is None else empty_layers(masks)
     floor = "" if training_method(config.method) else " (try --floor 10)"
     nothing_left = f"nothing is left of {listed(empty)}{floor}; " if empty else ""
     lr = config.training.lr
@@ -48,6 +55,14 @@ def chance_note(result: RunResult) -> str | None:
         f"the network has learnt nothing: {nothing_left}look at the learning rate (--lr {lr:g}: "
         f"try {lr / 10:g}){pruned if config.sparsity else ''}."
     )
+
+
+def _at_chance(result: RunResult) -> bool:
+    """Whether a result is that of guessing; not if it does not say what guessing would be."""
+    guessing, images = result.chance_error, result.test_images
+    if guessing is None or images is None or images < 1 or not 0 <= guessing <= 1:
+        return False
+    return is_chance(result.test_error, guessing, images)
 
 
 def _inspection(result: RunResult) -> str:

@@ -74,18 +74,21 @@ def kept_by_sparsity(
 
 
 def class_maps(
-    config: RunConfig, dataset: Dataset, sparsities: Sequence[float]
+    config: RunConfig, dataset: Dataset, sparsities: Sequence[float], *, wrong_by: int = 0
 ) -> torch.Tensor | None:
     """The paper's Figure 2: what survives of the first layer if one class alone is scored.
 
     Mean over the layer's outputs of its mask, [classes, sparsities, height, width]; None for a
-    network whose first layer does not read whole images.
+    network whose first layer does not read whole images. `wrong_by` is a control: the loss is told
+    the class that is so many further on.
     """
     model = network_to_score(config)
     train_part, _ = dataset.split_validation(config.training.validation)
     maps = []
     for label in range(dataset.classes):
-        scores = _scores(config, model, [_class_batch(config, dataset, train_part, label)])
+        images, labels = _class_batch(config, dataset, train_part, label)
+        told = (labels + wrong_by) % dataset.classes
+        scores = _scores(config, model, [(images, told)])
         first = next((name for name, score in scores.items() if is_weight(score.shape)), "")
         row = [
             _map(_selected(config, model, scores, sparsity), first, dataset)

@@ -26,9 +26,10 @@
 
   async function look() {
     const status = snip.id("live");
+    let told = "snip report --watch has ended."; // unless it answers
     try {
       const answer = await fetch("live.json", { cache: "no-store" });
-      if (!answer.ok) throw new Error(await answer.text());
+      if (!answer.ok) throw new Error(told = (await answer.text()).trim());
       const news = await answer.json();
       // Another set of runs has other pictures and choices.
       if (names(news.curves) !== names(snip.data.curves)) return location.reload();
@@ -36,7 +37,7 @@
       snip.updateCurves(news.curves);
       status.textContent = " Live.";
     } catch {
-      status.textContent = " No longer live: snip report --watch has ended.";
+      status.textContent = ` No longer live: ${told}`;
     }
     setTimeout(look, EVERY);
   }

@@ -1,0 +1,157 @@
+"""Claims about test errors: what pruning costs and gains, scoring batches, initialisers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from snip.common.figures import short_percent
+from snip.experiments.judging import (
+    Fact,
+    Records,
+    beside,
+    gains,
+    loses_no_more,
+    number,
+    paper_rise,
+    ranks_higher,
+    rows_run,
+)
+from snip.experiments.kinds import Record
+
+EXTREME = 0.9  # sparsities from here on are looked at for the first claim
+RECURRENT = ("lstm-s", "gru-s")
+SCALED, BEST = "VS-X", "VS-H"
+
+
+def one_shot(records: Records) -> Iterator[Fact]:
+    """Both LeNets from 90% on."""
+    for name, row, dense in _pruned(records, ("table1", "fig1")):
+        if row["config"]["sparsity"] >= EXTREME:
+            yield _against_dense(name, row, dense)
+
+
+def architectures(records: Records) -> Iterator[Fact]:
+    """Twelve networks on CIFAR-10 and MNIST, five on Tiny-ImageNet."""
+    for name, row, dense in _pruned(records, ("table2", "tableC")):
+        yield _against_dense(name, row, dense)
+
+
+def improvements(records: Records) -> Iterator[Fact]:
+    """Where the paper's pruned network is better than its dense one."""
+    for name, row, dense in _pruned(records, ("table1", "table2", "tableC")):
+        rise = None if dense is None else paper_rise(row, dense)
+        if dense is not None and rise is not None and rise < 0:
+            yield Fact(_told(name, row, dense), gains(row, dense) if dense["runs"] else None)
+
+
+def _pruned(
+    records: Records, names: tuple[str, ...]
+) -> Iterator[tuple[str, Record, Record | None]]:
+    """SNIP's rows with the row of their dense network, run or not; the same runs once.
+
+    Experiments share run folders: of two rows with a common run the one with more runs is told.
+    """
+    found = []
+    for name in names:
+        for row in rows_run(records, name):
+            config = row["config"]
+            if config["method"] == "snip" and config["sparsity"]:
+                every = records[name]["rows"]
+                dense = next((one for one in every if _is_dense_of(one, config["model"])), None)
+                found.append((name, row, dense))
+    told: set[str] = set()
+    chosen = []
+    for one in sorted(found, key=lambda one: -len(one[1]["runs"])):
+        runs = {run["run"] for run in one[1]["runs"]}
+        if not runs & told:
+            chosen.append(one)
+        told |= runs
+    yield from (one for one in found if one in chosen)
+
+
+def _is_dense_of(row: Record, model: str) -> bool:
+    return bool(row["config"]["model"] == model and not row["config"]["sparsity"])
+
+
+def _against_dense(name: str, row: Record, dense: Record | None) -> Fact:
+    """Whether the error rises by at most what it rises in the paper, and two standard errors."""
+    if dense is None or not dense["runs"]:
+        return Fact(_told(name, row, dense))
+    allowed = max(paper_rise(row, dense) or 0.0, 0.0)
+    return Fact(_told(name, row, dense), loses_no_more(row, dense, allowed))
+
+
+def _told(name: str, row: Record, dense: Record | None) -> str:
+    config = row["config"]
+    about = f"{config['model']} at {short_percent(config['sparsity'])} ({name}): {number(row)}"
+    about += beside(row)
+    if dense is None or not dense["runs"]:
+        return f"{about}; its dense network is not run yet"
+    rise = paper_rise(row, dense)
+    paper = "" if rise is None else f"; from dense to pruned the paper has {rise:+.2f} points"
+    return f"{about}; dense {number(dense)}{paper}"
+
+
+def scoring_batches(records: Records) -> Iterator[Fact]:
+    """The largest of figure 3 against its smallest, and of the ablation against its base."""
+    rows = rows_run(records, "fig3")
+    if rows:
+        sizes = [_size(row) for row in records["fig3"]["rows"]]
+        ends = {_size(row): row for row in rows}
+        smallest, largest = ends.get(min(sizes)), ends.get(max(sizes))
+        shown = "; ".join(f"{row['label']} {number(row)}{beside(row)}" for row in rows)
+        if smallest is None or largest is None:
+            yield Fact(f"fig3: {shown}; of {min(sizes):,} and {max(sizes):,} one is not run yet")
+        else:
+            yield Fact(f"fig3: {shown}", gains(largest, smallest))
+    gap = {(row["label"], row["config"]["sparsity"]): row for row in rows_run(records, "gap")}
+    for (label, sparsity), row in gap.items():
+        base = gap.get(("base", sparsity))
+        if label == "scoring batch 10,000":
+            about = f"{short_percent(sparsity)} (gap): {label} {number(row)}"
+            if base is None:
+                yield Fact(f"{about}; the base is not run yet")
+            else:
+                yield Fact(f"{about}, {_size(base)} {number(base)}", gains(row, base))
+
+
+def _size(row: Record) -> int:
+    return int(row["config"]["score_batch_size"])
+
+
+def variance(records: Records) -> Iterator[Fact]:
+    """Draws of one scale for all layers beside draws that are scaled by the layer's size."""
+    rows = _by_initialiser(records)
+    for (model, label), row in rows.items():
+        good = rows.get((model, SCALED))
+        about = f"{model}, {label}: {number(row)}{beside(row)}"
+        if label in (SCALED, BEST):
+            continue
+        if good is None:
+            yield Fact(f"{about}; {SCALED} is not run yet")
+            continue
+        if model in RECURRENT:
+            holds = ranks_higher(row, good)
+        else:
+            holds = loses_no_more(row, good, max(paper_rise(row, good) or 0.0, 0.0))
+        yield Fact(f"{about}; {SCALED} {number(good)}", holds)
+
+
+def best_initialiser(records: Records) -> Iterator[Fact]:
+    """VS-H beside the three others; None where it is too close to tell."""
+    rows = _by_initialiser(records)
+    for model in dict.fromkeys(model for model, _ in rows):
+        found = {label: row for (one, label), row in rows.items() if one == model}
+        shown = "; ".join(f"{label} {number(row)}{beside(row)}" for label, row in found.items())
+        best = found.pop(BEST, None)
+        if best is None or len(found) < 3:
+            yield Fact(f"{model}: {shown}; not all four are run yet")
+            continue
+        leads = [gains(best, row) for row in found.values()]
+        trails = any(gains(row, best) for row in found.values())
+        yield Fact(f"{model}: {shown}", False if trails else (True if all(leads) else None))
+
+
+def _by_initialiser(records: Records) -> dict[tuple[str, str], Record]:
+    rows = rows_run(records, "table3")
+    return {(row["config"]["model"], row["label"]): row for row in rows}

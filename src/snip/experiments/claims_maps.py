@@ -1,0 +1,142 @@
+"""Claims about what survives in the first layer: figures 2, A1 and A2."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+
+from snip.common.figures import short_percent
+from snip.experiments.class_maps import PLAIN, SETS, called
+from snip.experiments.judging import Fact, Records
+from snip.experiments.kinds import Record
+from snip.experiments.made import MEASURED
+from snip.experiments.map_measures import (
+    BETWEEN_SEEDS,
+    CHANGED,
+    INVERSION,
+    MEAN,
+    READ_BACK,
+    READ_BACK_WRONG,
+    WITH_SNIP,
+    WITH_WRONG,
+)
+from snip.experiments.summary import DEVIATIONS
+
+ENOUGH = 0.9  # share of the maps that a class must be read back from; by chance it is 0.1
+BY_LABELS = 0.1  # by how much that share must be higher than with wrong labels: one class of ten
+FEW = 0.05  # share of the cases that inversion may change more than another seed does
+CLASSES = 10
+
+
+def read_back(records: Records) -> Iterator[Fact]:
+    """Whether the class can be told from a map of SNIP."""
+    yield from _older(records, "fig2", "figA1")
+    for name, data, line, _ in _highest(records, "fig2", "figA1"):
+        by_mean = line[f"class read back by {MEAN}"]
+        yield Fact(
+            f"{data} at {short_percent(line['sparsity'])} ({name}): the class is read back from "
+            f"{short_percent(line[READ_BACK])} of the maps by how far its mean image is from the "
+            f"mean pixel, from {short_percent(by_mean)} by the mean image itself",
+            line[READ_BACK] >= ENOUGH,
+        )
+
+
+def discriminative(records: Records) -> Iterator[Fact]:
+    """Whether it is the task that a map shows: what wrong labels change."""
+    yield from _older(records, "fig2", "figA1")
+    for name, data, line, _ in _highest(records, "fig2", "figA1"):
+        about = f"{data} at {short_percent(line['sparsity'])} ({name})"
+        yield Fact(
+            f"{about}: the class is read back from {short_percent(line[READ_BACK])} of the maps, "
+            f"and from {short_percent(line[READ_BACK_WRONG])} if every label is wrong; the maps of "
+            f"true and wrong labels correlate by {line[WITH_WRONG]:.3f}",
+            line[READ_BACK] - line[READ_BACK_WRONG] >= BY_LABELS,
+        )
+
+
+def inversion(records: Records) -> Iterator[Fact]:
+    """Whether SNIP's maps are the same on inverted data."""
+    yield from _older(records, "figA1")
+    for name, data, line, measured in _highest(records, "figA1"):
+        changed, cases = _changed(measured["measures"], line["kind"])
+        yield Fact(
+            f"{data} ({name}): at {short_percent(line['sparsity'])} maps of plain and inverted "
+            f"data correlate by {line[INVERSION]:.3f}, those of two seeds by "
+            f"{line[BETWEEN_SEEDS]:.3f}; over all sparsities inversion changes {changed} of "
+            f"{cases} maps more than another seed",
+            changed <= FEW * cases,
+        )
+
+
+def by_gradient(records: Records) -> Iterator[Fact]:
+    """Whether dL/dw gives other maps than SNIP, less steady ones, and others when inverted."""
+    yield from _older(records, "figA2", "fig2")
+    snip = {data: lines for _, data, _, lines in _highest(records, "fig2")}
+    for name, data, line, measured in _highest(records, "figA2"):
+        if line["kind"] != PLAIN:
+            continue
+        if data not in snip:
+            yield Fact(f"{data} ({name}): SNIP's own maps (fig2) are not measured yet")
+            continue
+        own = _last(snip[data]["measures"], PLAIN)
+        at = short_percent(line["sparsity"])
+        yield Fact(
+            f"{data} at {at} ({name}): maps of dL/dw and SNIP correlate by {line[WITH_SNIP]:.3f}, "
+            f"those of SNIP of two seeds (fig2) by {own[BETWEEN_SEEDS]:.3f}",
+            line[WITH_SNIP] < own[BETWEEN_SEEDS],
+        )
+        yield _less_steady(f"{data} ({name})", measured, snip[data])
+        changed, cases = _changed(measured["measures"], PLAIN)
+        snips, _ = _changed(snip[data]["measures"], PLAIN)
+        yield Fact(
+            f"{data} ({name}): inversion changes {changed} of {cases} maps of dL/dw more than "
+            f"another seed, and {snips} of SNIP's (fig2); at {at} plain and inverted correlate by "
+            f"{line[INVERSION]:.3f} for dL/dw, by {own[INVERSION]:.3f} for SNIP",
+            changed > snips,
+        )
+
+
+def _less_steady(about: str, measured: Record, snip: Record) -> Fact:
+    """Whether maps change more over the sparsity than SNIP's, by two standard errors of seeds."""
+    ours, theirs = (one["steadiness"][PLAIN] for one in (measured, snip))
+    error = math.sqrt(sum(statistics.variance(one) / len(one) for one in (ours, theirs)))
+    fall = statistics.mean(theirs) - statistics.mean(ours)
+    return Fact(
+        f"{about}: maps at lower sparsities correlate with that at the highest by "
+        f"{statistics.mean(ours):.3f} for dL/dw, by {statistics.mean(theirs):.3f} for SNIP",
+        fall > DEVIATIONS * error,
+    )
+
+
+def _changed(lines: list[Record], kind: str) -> tuple[int, int]:
+    """How many maps inversion changes more than another seed does, and of how many."""
+    found = [line[CHANGED] for line in lines if line["kind"] == kind]
+    return sum(found), CLASSES * len(found)
+
+
+def _last(lines: list[Record], kind: str) -> Record:
+    return [line for line in lines if line["kind"] == kind][-1]
+
+
+def _highest(records: Records, *names: str) -> Iterator[tuple[str, str, Record, Record]]:
+    """The line of the highest sparsity of every data set and kind, and all of the data set's."""
+    for name in names:
+        measured: Record = records.get(name, {}).get(MEASURED, {})
+        for dataset in SETS if _has_yardsticks(measured) else ():
+            for kind in measured["shown"]:
+                line = _last(measured[dataset]["measures"], kind)
+                yield name, called(dataset, kind), line, measured[dataset]
+
+
+def _older(records: Records, *names: str) -> Iterator[Fact]:
+    """Records of a version that measured less, which decide nothing."""
+    for name in names:
+        measured = records.get(name, {}).get(MEASURED)
+        if measured is not None and not _has_yardsticks(measured):
+            said = f"{name} was measured by an older version, without yardsticks and controls"
+            yield Fact(f"{said}: `snip reproduce {name}` measures it again")
+
+
+def _has_yardsticks(measured: Record) -> bool:
+    return "steadiness" in measured.get(SETS[0], {})

@@ -1,0 +1,122 @@
+"""How the paper's claims are judged: one rule for losses, one for gains, by standard errors.
+
+A row's error is a mean over seeds, which is uncertain by its standard error, its standard deviation
+over the root of the number of seeds. A difference of two rows counts from two standard errors on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from snip.experiments.kinds import Record
+from snip.experiments.summary import AGREES, DEVIATIONS, HIGHER, LOWER, ROUNDED
+
+Records = Mapping[str, Record]  # by the names of experiments, of those that were run
+AGAINST = {
+    AGREES: "agrees",
+    ROUNDED: "agrees by its rounding",
+    HIGHER: "ours is higher",
+    LOWER: "ours is lower",
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One finding, and whether it bears the claim out; None if it cannot tell."""
+
+    text: str
+    holds: bool | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper, the rule that decides whether it holds, and where to look."""
+
+    title: str
+    rule: str
+    sources: tuple[str, ...]
+    facts: Callable[[Records], Iterator[Fact]]
+
+
+def verdict(facts: Sequence[Fact]) -> str:
+    """In a few words, what the facts say together."""
+    judged = [fact.holds for fact in facts if fact.holds is not None]
+    if not facts:
+        return "not run yet"
+    if not judged:
+        return "open: too little was run, or it is too close to tell"
+    if all(judged):
+        return f"holds here ({len(judged)} of {len(judged)} comparisons)"
+    return f"holds in {sum(judged)} of {len(judged)} comparisons" if any(judged) else "fails here"
+
+
+def number(row: Record) -> str:
+    """A row's error over its seeds."""
+    found, seeds = row["selected"], len(row["runs"])
+    spread = "" if found["std"] is None else f" ± {found['std']:.2f}"
+    return f"{found['mean']:.2f}{spread}% ({seeds} seed{'s' * (seeds != 1)})"
+
+
+def beside(row: Record) -> str:
+    """The paper's number, and how ours stands to it."""
+    if not row["paper"]:
+        return ""
+    against = row["selected"]["against"]
+    return f", the paper {row['paper']}%" + (f" ({AGAINST[against]})" if against else "")
+
+
+def rows_run(records: Records, name: str) -> list[Record]:
+    """The rows of an experiment that have a run."""
+    return [row for row in records.get(name, {"rows": []})["rows"] if row["runs"]]
+
+
+def loses_no_more(row: Record, base: Record, allowed: float = 0.0) -> bool | None:
+    """Whether the error is above the base's by at most `allowed` points and two standard errors.
+
+    None if there is but one seed of either.
+    """
+    error = _standard_error(row, base)
+    return None if error is None else bool(_rise(row, base) <= allowed + DEVIATIONS * error)
+
+
+def gains(row: Record, base: Record) -> bool | None:
+    """Whether the error is below the base's by more than two standard errors."""
+    error = _standard_error(row, base)
+    return None if error is None else bool(-_rise(row, base) > DEVIATIONS * error)
+
+
+def paper_rise(row: Record, base: Record) -> float | None:
+    """By how many points the error is above the base's in the paper; None where it says nothing."""
+    if not (row["paper"] and base["paper"]):
+        return None
+    return round(float(row["paper"]) - float(base["paper"]), 4)
+
+
+def ranks_higher(row: Record, base: Record) -> bool | None:
+    """Whether seeds err more often than the base's: Mann and Whitney's count of pairs.
+
+    For errors of two kinds, of runs that learnt and of runs that did not, whose mean and deviation
+    say little. Of all pairs of a seed here and a seed there, more than half must err more here, by
+    more than two standard errors of that count. None for so few seeds that no count could.
+    """
+    ours, theirs = ([run["test_error"] for run in one["runs"]] for one in (row, base))
+    pairs = len(ours) * len(theirs)
+    error = math.sqrt(pairs * (len(ours) + len(theirs) + 1) / 12)
+    if pairs / 2 <= DEVIATIONS * error:
+        return None
+    above = sum((a > b) + 0.5 * (a == b) for a in ours for b in theirs)
+    return bool(above - pairs / 2 > DEVIATIONS * error)
+
+
+def _rise(row: Record, base: Record) -> float:
+    return float(row["selected"]["mean"] - base["selected"]["mean"])
+
+
+def _standard_error(one: Record, other: Record) -> float | None:
+    """Of the difference of two means."""
+    if one["selected"]["std"] is None or other["selected"]["std"] is None:
+        return None
+    squares = (row["selected"]["std"] ** 2 / len(row["runs"]) for row in (one, other))
+    return math.sqrt(sum(squares))
