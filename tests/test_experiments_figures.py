@@ -235,6 +235,6 @@ def test_a_thinned_course_ends_where_the_training_ends(finished_run: Path, tmp_p
     line = json.loads((finished_run / "metrics.jsonl").read_text().splitlines()[-1])
     lines = [json.dumps(line | {"iteration": i + 1}) for i in range(evaluations)]
     (tmp_path / "long" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    course = keep(RunResult.read(tmp_path / "long"))["curve"]["iteration"]
+    course = keep(RunResult.read(tmp_path / "long"), None)["curve"]["iteration"]
     assert course[-1] == evaluations
     assert len(set(course)) == len(course) <= 2 * MOST_POINTS + 1

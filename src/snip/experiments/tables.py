@@ -10,7 +10,7 @@ from pathlib import Path
 
 from snip.common.console import say, show_table
 from snip.common.errors import listed
-from snip.common.figures import percent
+from snip.common.figures import short_percent
 from snip.common.files import write_text
 from snip.experiments.kinds import Experiment, Record
 from snip.experiments.made import MEASURED, TIMED, origin
@@ -34,7 +34,7 @@ def table_of(experiment: Experiment, record: Record, *, reasons: bool = True) ->
     rows = []
     for row in _told_rows(record):
         config = row["config"]
-        cells = [row["label"], config["model"], _sparsity(config["sparsity"])]
+        cells = [row["label"], config["model"], short_percent(config["sparsity"]).removesuffix("%")]
         cells += [_paper(row)] if paper else []
         cells += [shown(row["selected"]), shown(row["best"]), _seeds(row)]
         cells += _more_cells(experiment, row, record)
@@ -180,10 +180,6 @@ def _csv(experiment: Experiment, record: Record) -> str:
 
 def _in_markdown(cell: str) -> str:
     return cell.replace("|", "\\|").replace("\n", " ")
-
-
-def _sparsity(fraction: float) -> str:
-    return percent(fraction).removesuffix("%").removesuffix("0").removesuffix(".0")
 
 
 def _paper(row: Record) -> str:

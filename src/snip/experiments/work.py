@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from snip.common.errors import FileError, InputError, first_line
+from snip.common.errors import FileError, InputError, unforeseen
 from snip.common.files import NO_ROOM
 from snip.runs import RunConfig, run
 from snip.training.lock import BusyError
@@ -61,7 +61,7 @@ def attempt(config: RunConfig, place: Place) -> Outcome:
         return Outcome(FAILED, str(error))
     except Exception as error:  # a fault of ours: the other runs go on, and this one is told whole
         traceback.print_exc()
-        return Outcome(FAILED, f"{type(error).__name__}: {first_line(error)}")
+        return Outcome(FAILED, unforeseen(error))
     return Outcome(DONE)
 
 

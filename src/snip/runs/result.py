@@ -20,6 +20,10 @@ from snip.runs.sums import require_as_summed
 from snip.training.journal import METRICS
 from snip.training.metrics import Metrics, read_metrics
 
+FRACTIONS = (
+    "sparsity", "test_error", "valid_error", "final_test_error", "best_test_error", "chance_error",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -71,9 +75,25 @@ class RunResult:
             data["config"] = RunConfig.from_dict(data["config"])
             result = cls(folder=folder, **data)
             check_kinds(result, "a result")
+            result._check_values()
         if verify:
             require_as_summed(path)
         return result
+
+    def _check_values(self) -> None:
+        """Refuse what no run can have written; for `reading`, which names the file."""
+        for name in FRACTIONS:
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise ValueError(f"{name} is {value}")
+        if self.test_images is not None and self.test_images < 1:
+            raise ValueError(f"test_images is {self.test_images}")
+        times = self.engine.get("step_seconds", {})
+        named = isinstance(self.engine.get("engine", ""), str)
+        if not named or not isinstance(times, dict):
+            raise ValueError("engine is no record of an engine")
+        if not all(isinstance(seconds, (int, float)) for seconds in times.values()):
+            raise ValueError("step_seconds has something else than numbers")
 
     def history(self) -> list[Metrics]:
         """The evaluations on the way, from the folder's metrics.jsonl."""
