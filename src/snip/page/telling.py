@@ -31,7 +31,7 @@ def told(run: Run, key: str, command_of: CommandOf) -> Told:
         try:
             return _told(left, key, command_of)
         except Exception as error:  # whatever it is, the other runs are shown
-            said = f"{problem}: it is damaged, or of another version ({unforeseen(error)})."
+            said = f"{problem}: it holds what nobody foresaw ({unforeseen(error)})."
             left = run.without(*parts, problem=said)
     return _told(left, key, command_of)
 
