@@ -493,7 +493,7 @@ def test_a_mistake_of_ours_is_answered_and_not_taken_for_the_end(finished: Path)
         Thread(target=server.serve_forever, daemon=True).start()
         status, _, text = asked(server, "/")  # one part of each run fails, and is told
         assert status == 200
-        assert "this run cannot be shown: it is damaged, or of another version (Zero" in text
+        assert "this run cannot be shown: it holds what nobody foresaw (Zero" in text
         status, _, text = asked(server, "/live.json")
         assert (status, text) == (500, "The page cannot be made (ZeroDivisionError: by nothing).\n")
         server.shutdown()
