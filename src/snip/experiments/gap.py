@@ -13,10 +13,12 @@ from snip.experiments.kinds import Experiment, Record, Row
 from snip.runs import RunConfig
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PAPER = {0.95: "1.6", 0.98: "2.4"}
 BASE = "base"
+MOST = 2.0  # times the paper's error: how far the figure goes
 ROUNDING = 1e-9  # differences that are alike but for it have no standard error
 # For the figure: a rule of selection, its colour, how far beside the middle its point is, its name.
 RULES = (
@@ -121,6 +123,19 @@ def _same(one: Record, other: Record) -> bool:
     return bool(one["config"]["sparsity"] == other["config"]["sparsity"])
 
 
+def _draw_point(axes: Axes, found: Record, place: float, colour: str, most: float) -> None:
+    """A mean with its deviation; one that is off the scale, which would press all others together,
+    as its number at the edge."""
+    if found["mean"] < most:
+        spread = found["std"] or 0
+        axes.errorbar(
+            found["mean"], place, xerr=spread, fmt="o", markersize=4, color=colour, capsize=2
+        )
+    else:
+        text = f"{found['mean']:.1f} \u2192"
+        axes.text(most, place, text, color=colour, fontsize=7, ha="right", va="center")
+
+
 def draw(record: Record) -> Figure:
     """A row of points per variant, a panel per sparsity, lines at the base and at the paper."""
     figure = new_figure(9.5, 0.26 * (len(VARIANTS) + 1) + 1.8)
@@ -128,12 +143,12 @@ def draw(record: Record) -> Figure:
     names = [BASE, *VARIANTS]
     for axes, (sparsity, paper) in zip(panels, PAPER.items(), strict=True):
         rows = {r["label"]: r for r in record["rows"] if r["config"]["sparsity"] == sparsity}
+        most = MOST * float(paper)
         for place, name in enumerate(names):
             for rule, colour, shift, _ in RULES:
-                found = rows[name][rule]
-                if found is not None:
-                    place_of = {"y": place + shift, "x": found["mean"], "xerr": found["std"] or 0}
-                    axes.errorbar(**place_of, fmt="o", markersize=4, color=colour, capsize=2)
+                if rows[name][rule] is not None:
+                    _draw_point(axes, rows[name][rule], place + shift, colour, most)
+        axes.set_xlim(0.8 * float(paper), most)
         axes.axvline(float(paper), color=PAPER_GREY, linestyle=(0, (4, 2)), linewidth=1)
         if rows[BASE]["selected"] is not None:
             axes.axvline(rows[BASE]["selected"]["mean"], color=COLOURS[0], linewidth=0.6)

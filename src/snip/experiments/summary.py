@@ -19,7 +19,8 @@ DEVIATIONS = 2.0
 def summary(errors: Sequence[float], paper: str = "", paper_std: float = 0.0) -> dict[str, object]:
     """Mean and standard deviation of fractions, in percent, and how they stand to the paper.
 
-    Of a single value there is no deviation, and nothing is said of the paper.
+    Of a single value there is no deviation, and nothing is said of the paper; nor is it where two
+    deviations are more than the mean, as if a run learns and another does not.
     """
     percents = [100 * error for error in errors]
     mean = statistics.mean(percents)
@@ -29,6 +30,8 @@ def summary(errors: Sequence[float], paper: str = "", paper_std: float = 0.0) ->
 
 def _against(mean: float, std: float | None, paper: str, paper_std: float) -> str | None:
     if std is None or not paper:
+        return None
+    if DEVIATIONS * std > mean:  # seeds that do not agree with each other agree with everything
         return None
     # A number that is printed as 1.6 may have been anything from 1.55 to 1.65.
     rounding = 0.5 * 10.0 ** -len(paper.partition(".")[2])
