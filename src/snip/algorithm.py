@@ -129,7 +129,8 @@ def _checked(
     """The method with its name, and the settings; refused before anything is scored."""
     if training is not None:
         raise InputError("this method does not train: leave out training=..., and train after it.")
-    name, chosen, asked = checked_settings(method, **asked)
+    name, chosen, spelled = checked_settings(method, **asked)
+    asked = asked | spelled
     parameters = scorable_parameters(model, params)
     check_scope_names(asked["scope"], parameters)
     count = sum(parameter.numel() for parameter in parameters.values())
@@ -151,8 +152,7 @@ def checked_settings(
 ) -> tuple[str, AtInitialisation, dict[str, Any]]:
     """What can be refused before there is a model: options of `prune`, and a method at its start.
 
-    Returns the method with its name, and the other options, those that have several spellings in
-    one of them.
+    Returns the method with its name, and in one spelling the options that have several.
     """
     name, chosen = named_method(method)
     if budget not in BUDGETS:
@@ -166,10 +166,7 @@ def checked_settings(
     check_request(sparsity, scope, least, by_cost=budget == "flops")
     check_granularity(whole, scope, float(least), by_cost=budget == "flops")
     checked_scoring(scoring)
-    return name, chosen, {
-        "sparsity": sparsity, "granularity": whole, "scope": scope, "floor": floor,
-        "budget": budget, "biases": biases, "scoring": scoring,
-    }  # fmt: skip
+    return name, chosen, {"sparsity": sparsity, "granularity": whole, "scope": scope}
 
 
 def _prune_trained(name: str, method: DuringTraining, given: Mapping[str, Any]) -> Masks:

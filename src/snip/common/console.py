@@ -82,13 +82,12 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, keys
         [escaped(value) if isinstance(value, str) else f"{value:,}" for value in row]
         for row in rows
     ]
-    for places in _fitting(columns, cells, keys) if keys else [range(len(columns))]:
+    whole = [list(range(len(columns)))]
+    for places in _fitting(columns, cells, keys) if keys else whole:
         show(_table([columns[i] for i in places], [[row[i] for i in places] for row in cells]))
 
 
-def _fitting(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], keys: int
-) -> list[Sequence[int]]:
+def _fitting(columns: Sequence[str], cells: Sequence[Sequence[str]], keys: int) -> list[list[int]]:
     """The columns of each of several tables that are no wider than the console."""
     with results() as stdout:
         room = console(stdout).width
@@ -99,7 +98,7 @@ def _fitting(
         if len(tables[-1]) > keys and sum(widths[i] for i in (*tables[-1], place)) > room:
             tables.append(list(first))
         tables[-1].append(place)
-    return [*tables]
+    return tables
 
 
 def _table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:

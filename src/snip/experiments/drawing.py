@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 PAPER_GREY = "#888888"
 MARKERS = "osD^vP*Xph"
+# The rules by which a checkpoint is chosen: the colour and the name of each in every figure.
+RULES = {
+    "selected": (COLOURS[0], "selected on validation"),
+    "best": (COLOURS[1], "best checkpoint"),
+}
 
 
 def new_figure(width: float, height: float) -> Figure:

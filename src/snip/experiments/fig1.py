@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from snip.experiments.drawing import COLOURS, PAPER_GREY, error_axes, finish, new_figure
+from snip.experiments.drawing import PAPER_GREY, RULES, error_axes, finish, new_figure
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.table1 import CONV, CONV_TRAIN, SMALL
 from snip.runs import RunConfig
@@ -12,6 +12,7 @@ from snip.runs import RunConfig
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LINES = ("o-", ".--")  # where both rules choose the same, both can be seen
 SPARSITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 # The figure has no numbers: these are from the tables and from figure 3.
 PAPER = {(SMALL, 0.0): "1.7", (SMALL, 0.9): "1.64", (SMALL, 0.95): "1.6", (CONV, 0.0): "0.9"}
@@ -35,10 +36,7 @@ def draw(record: Record) -> Figure:
     for axes, model in zip(figure.subplots(1, 2), (SMALL, CONV), strict=True):
         found = [r for r in record["rows"] if r["config"]["model"] == model and r["runs"]]
         x = [100 * row["config"]["sparsity"] for row in found]
-        for rule, colour, line, name in (
-            ("selected", COLOURS[0], "o-", "selected on validation"),
-            ("best", COLOURS[1], ".--", "best checkpoint"),
-        ):
+        for line, (rule, (colour, name)) in zip(LINES, RULES.items(), strict=True):
             means = [row[rule]["mean"] for row in found]
             stds = [row[rule]["std"] or 0 for row in found]
             low, high = ([m + s * d for m, d in zip(means, stds, strict=True)] for s in (-1, 1))

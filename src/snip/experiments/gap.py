@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from snip.experiments.drawing import COLOURS, PAPER_GREY, finish, new_figure, plain_axes
+from snip.experiments.drawing import COLOURS, PAPER_GREY, RULES, finish, new_figure, plain_axes
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.runs import RunConfig
 
@@ -20,11 +20,7 @@ PAPER = {0.95: "1.6", 0.98: "2.4"}
 BASE = "base"
 MOST = 2.0  # times the paper's error: how far the figure goes
 ROUNDING = 1e-9  # differences that are alike but for it have no standard error
-# For the figure: a rule of selection, its colour, how far beside the middle its point is, its name.
-RULES = (
-    ("selected", COLOURS[0], -0.15, "selected on validation"),
-    ("best", COLOURS[1], 0.15, "best checkpoint"),
-)
+SHIFTS = {"selected": -0.15, "best": 0.15}  # of a rule's points in the figure from the middle
 Change = Callable[[RunConfig], RunConfig]
 
 
@@ -145,9 +141,9 @@ def draw(record: Record) -> Figure:
         rows = {r["label"]: r for r in record["rows"] if r["config"]["sparsity"] == sparsity}
         most = MOST * float(paper)
         for place, name in enumerate(names):
-            for rule, colour, shift, _ in RULES:
+            for rule, (colour, _) in RULES.items():
                 if rows[name][rule] is not None:
-                    _draw_point(axes, rows[name][rule], place + shift, colour, most)
+                    _draw_point(axes, rows[name][rule], place + SHIFTS[rule], colour, most)
         axes.set_xlim(0.8 * float(paper), most)
         axes.axvline(float(paper), color=PAPER_GREY, linestyle=(0, (4, 2)), linewidth=1)
         if rows[BASE]["selected"] is not None:
@@ -156,7 +152,7 @@ def draw(record: Record) -> Figure:
         axes.set_xlabel("test error, %", fontsize=9)
     panels[0].set_yticks(range(len(names)), labels=names, fontsize=8)
     panels[0].set_ylim(len(names) - 0.5, -0.5)
-    for _, colour, _, name in RULES:
+    for colour, name in RULES.values():
         panels[-1].plot([], [], "o", color=colour, label=name)
     panels[-1].legend(fontsize=8, frameon=False)
     return finish(figure, record, "Dashed: the paper. Bars: one standard deviation.")
