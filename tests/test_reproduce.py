@@ -23,7 +23,7 @@ from snip.experiments.work import Place
 from snip.runs.folder import RESULT
 
 TRIAL = ["--scale", "0.0002"]  # 15 steps where the paper has 75,000
-TABLE = ["reproduce", "table1", *TRIAL, "--only", "snip-0.95", "--only", "mnist_dense_15it"]
+TABLE = ["reproduce", "table1", *TRIAL, "--only", "snip-0.95", "--only", "reference"]
 NAME = "table1-scale-0.0002"
 
 
@@ -69,7 +69,7 @@ def test_the_record_holds_configurations_seeds_numbers_and_both_rules(done: Path
         assert {"kept", "seconds", "machine", "date", "versions"} <= row["runs"][0].keys()
     assert rows[2]["runs"][0]["kept"] == 13_331
     assert found["command"] == (
-        "snip reproduce table1 --seeds 2 --scale 0.0002 --only snip-0.95 --only mnist_dense_15it"
+        "snip reproduce table1 --seeds 2 --scale 0.0002 --only snip-0.95 --only reference"
     )
     text = Path(f"results/{NAME}.json").read_text()
     assert str(done) not in text
@@ -127,6 +127,23 @@ def test_runs_whose_folders_are_gone_stay_in_the_record(snip: Snip) -> None:
     other = Reproduction(experiment, Request(Place(Path("runs")), Path("results"), scale=0.5))
     assert other.record()["done"] == 0
     assert other.path != work.path
+
+
+@pytest.mark.usefixtures("copied")
+def test_missing_runs_are_those_that_the_record_has_not(snip: Snip) -> None:
+    before = record()["rows"]
+    shutil.rmtree("runs")
+    again = (*TABLE, "--seeds", "2", "--dry-run")
+    assert "6 runs to do" in snip(*again)[1]
+    assert "0 runs to do" in snip(*again, "--missing")[1]
+    one_more = ("--only", "snip-0.95", "--seeds", "3", "--missing")
+    assert snip("reproduce", "table1", *TRIAL, *one_more)[0] == 0
+    (made,) = changed()
+    assert "snip-0.95" in made.parent.name
+    assert "seed2" in made.parent.name
+    after = record()["rows"]
+    assert [run["seed"] for run in after[2]["runs"]] == [0, 1, 2]
+    assert after[2]["runs"][:2] == before[2]["runs"]
 
 
 @pytest.mark.parametrize(

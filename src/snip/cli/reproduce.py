@@ -22,6 +22,7 @@ EXAMPLES = (
     "snip reproduce",
     "snip reproduce table1 --dry-run",
     "snip reproduce table1 --jobs 2 --only snip",
+    "snip reproduce fig1 --missing --jobs 2",
     "snip reproduce methods --seeds 1 --scale 0.01",
 )
 Name = Annotated[
@@ -67,6 +68,10 @@ def command(
         switch("--time", help="Time the networks in place of training, on a quiet machine."),
     ] = False,
     seconds: Annotated[float, option(help="Of --time, for each network.", metavar="X")] = 4.0,
+    missing: Annotated[
+        bool,
+        switch("--missing", help="Only runs that --results has no result of; folders may be gone."),
+    ] = False,
     dry_run: Annotated[bool, switch("--dry-run", help="Say what there is to do.")] = False,
     out: Annotated[Path, option(help="Folder of run folders.", metavar="FOLDER")] = Path("runs"),
     results: Annotated[Path, option(help="Folder of tables and figures.", metavar="FOLDER")] = Path(
@@ -103,7 +108,7 @@ def command(
         if name == ALL and time and experiment.time is None:
             continue
         spoken = _command(experiment.name, seeds, scale, texts, time)
-        request = Request(place, results, seeds, jobs, scale, texts, spoken, on)
+        request = Request(place, results, seeds, jobs, scale, texts, spoken, on, missing)
         works.append(Reproduction(experiment, request))
     failures: list[str] = []
     if dry_run:

@@ -96,7 +96,7 @@ class Reproduction:
         pairs = [(seed, row) for row in rows for seed in self.seeds(row)]
         for seed, row in sorted(pairs, key=lambda pair: pair[0]):
             config, first = row.at(seed), None
-            if self._is_done(config.folder_name):
+            if self._is_settled(config.folder_name):
                 continue
             if method_of(config) is not None:
                 needed = config.trained_first
@@ -105,6 +105,10 @@ class Reproduction:
                     tasks.setdefault(first, Task(f"first training of {needed.model}", needed))
             tasks.setdefault(config.folder_name, Task(row.label, config, first))
         return list(tasks.values())
+
+    def _is_settled(self, name: str) -> bool:
+        """Whether nothing is to be done for a run: it is finished, or its result is enough."""
+        return self._is_done(name) or (self.request.missing and name in self.known.runs)
 
     def _is_done(self, name: str) -> bool:
         return state_of(self.request.place.out / name) == FINISHED

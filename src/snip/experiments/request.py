@@ -27,6 +27,7 @@ class Request:
     only: tuple[str, ...] = ()
     command: str = ""
     on: str = LOCAL  # or "ray", "ray://host:port"
+    missing: bool = False  # leave out runs that the record has, though their folders are gone
 
     def __post_init__(self) -> None:
         is_ray(self.on)
