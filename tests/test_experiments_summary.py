@@ -6,8 +6,8 @@ import pytest
 
 from snip.common.errors import InputError
 from snip.experiments import EXPERIMENTS, named_experiments
-from snip.experiments.gap import PAPER as GAP_PAPER
-from snip.experiments.gap import VARIANTS
+from snip.experiments.gap_lenets import PAPER as GAP_PAPER
+from snip.experiments.gap_lenets import VARIANTS
 from snip.experiments.kinds import scaled
 from snip.experiments.methods import METHODS_HERE
 from snip.experiments.summary import AGREES, HIGHER, LEGEND, LOWER, ROUNDED, shown, summary
@@ -52,7 +52,7 @@ def test_an_unknown_experiment_is_met_with_the_nearest():
     with pytest.raises(InputError, match="did you mean 'table1'"):
         named_experiments("tabel1")
     assert [one.name for one in named_experiments("all")] == list(EXPERIMENTS)
-    assert len(EXPERIMENTS) == 15
+    assert len(EXPERIMENTS) == 16
 
 
 @pytest.mark.parametrize("name", PLAIN)

@@ -27,6 +27,17 @@ def test_lenet_5_has_no_relu_after_its_convolutions() -> None:
     torch.testing.assert_close(reached[0], torch.full((2, 800), -500 / 64))
 
 
+def test_lenet_5_relu_is_lenet_5_caffe_with_relu_after_its_convolutions() -> None:
+    model, images = build("lenet-5-relu", seed=0), some_images("mnist")
+    hidden = F.max_pool2d(F.conv2d(images, model.conv1.weight, model.conv1.bias).relu(), 2)
+    hidden = F.max_pool2d(F.conv2d(hidden, model.conv2.weight, model.conv2.bias).relu(), 2)
+    expected = model.fc2(model.fc1(hidden.flatten(1)).relu())
+    torch.testing.assert_close(model(images), expected)
+    plain = build("lenet-5-caffe", seed=0)
+    plain.load_state_dict(model.state_dict())
+    assert not torch.allclose(plain(images), expected)
+
+
 def test_lenet_300_100_by_hand() -> None:
     model = build("lenet-300-100", seed=0)
     images = some_images("mnist")

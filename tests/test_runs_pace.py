@@ -134,7 +134,9 @@ def test_the_time_of_a_named_network_is_remembered(
     path = Timings().path
     assert path.parent == cache_folder() == tmp_path
     (key,) = json.loads(path.read_text())
-    assert key == "dense training step: lenet-300-100, mnist, 20 images, sgd, 1 threads"
+    assert (
+        key == "dense training step, channels last: lenet-300-100, mnist, 20 images, sgd, 1 threads"
+    )
     path.write_text(json.dumps({key: found + 1}))
     assert remembered_step_seconds(CONFIG) == found + 1
     assert remembered_step_seconds(replace(CONFIG, train=TrainConfig())) != found + 1

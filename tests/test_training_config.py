@@ -7,6 +7,7 @@ import pytest
 
 from snip.common.errors import InputError, KindError
 from snip.training import TrainConfig, learning_rate, paper_schedule, shortened
+from snip.training.schedule import weight_decay
 
 
 def test_mnist_schedule_is_the_papers() -> None:
@@ -31,6 +32,13 @@ def test_rate_drops_after_so_many_steps(iteration: int, lr: float) -> None:
     assert learning_rate(TrainConfig(), iteration) == pytest.approx(lr, rel=1e-12)
 
 
+@pytest.mark.parametrize(("iteration", "decay"), [(24_999, 5e-4), (25_000, 5e-3), (50_000, 5e-2)])
+def test_decay_changes_where_the_rate_drops(iteration: int, decay: float) -> None:
+    config = TrainConfig(decay_factor=10.0)
+    assert weight_decay(config, iteration) == pytest.approx(decay, rel=1e-12)
+    assert weight_decay(TrainConfig(), iteration) == 5e-4
+
+
 def test_shortened_keeps_the_proportions() -> None:
     assert shortened(TrainConfig(), 3000).lr_drops == (1000, 2000)
     cifar = shortened(paper_schedule("cifar-10"), 500)
@@ -53,7 +61,7 @@ def test_unknown_names_get_the_nearest() -> None:
     [
         ("lr", 0), ("lr", float("nan")), ("lr", float("inf")), ("momentum", 1.0),
         ("weight_decay", -1e-4), ("batch_size", 0), ("iterations", 0), ("lr_factor", 0),
-        ("validation", 1.0), ("validation", -0.1), ("eval_every", -1), ("seed", -1),
+        ("decay_factor", -1), ("validation", 1.0), ("validation", -0.1), ("eval_every", -1), ("seed", -1),
         ("lr_drops", (50, 20)), ("lr_drops", (20, 20)), ("lr_drops", (0,)),
     ],
 )  # fmt: skip

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from training_parts import (
     CONFIG,
     StoppedError,
@@ -23,6 +24,7 @@ from snip.training import (
     Metrics,
     evaluate,
     train,
+    train_step,
 )
 
 
@@ -44,6 +46,32 @@ def test_stopped_run_resumes_to_the_same_bits(mnist: Dataset, tmp_path: Path, st
     assert repeatable(resumed.history) == repeatable(whole.history)
     assert same_weights(fresh, whole_model)
     assert all(torch.equal(value, whole.weights[n]) for n, value in resumed.weights.items())
+
+
+@pytest.mark.parametrize("factor", [0.0, 3.0])
+def test_a_decay_that_changes_is_that_of_torch_and_resumes_to_the_same_bits(
+    mnist: Dataset, tmp_path: Path, factor: float
+) -> None:
+    config = dataclasses.replace(CONFIG, weight_decay=0.01, decay_factor=factor)
+    whole_model, fresh = pruned_network(mnist), pruned_network(mnist)
+    decays: list[float] = []
+
+    def noting(model: nn.Module, optimizer: torch.optim.Optimizer, *batch: torch.Tensor) -> tuple:
+        decays.append(optimizer.param_groups[0]["weight_decay"])
+        return train_step(model, optimizer, *batch)
+
+    train(whole_model, mnist, config, step=noting)
+    assert decays == pytest.approx([0.01] * 20 + [0.01 * factor] * 20 + [0.01 * factor**2] * 20)
+    with pytest.raises(StoppedError):
+        train(
+            pruned_network(mnist), mnist, config,
+            folder=tmp_path, checkpoint_seconds=0, step=stopping_at(30),
+        )  # fmt: skip
+    train(fresh, mnist, config, folder=tmp_path)
+    assert same_weights(fresh, whole_model)
+    other = dataclasses.replace(config, decay_factor=1.0)
+    with pytest.raises(FileError, match="decay_factor"):
+        train(pruned_network(mnist), mnist, other, folder=tmp_path)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])

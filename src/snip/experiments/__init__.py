@@ -8,7 +8,7 @@ from snip.experiments.budgets import BUDGETS
 from snip.experiments.class_maps import FIG2, FIGA1, FIGA2
 from snip.experiments.fig1 import FIG1
 from snip.experiments.fig3 import FIG3
-from snip.experiments.gap import GAP
+from snip.experiments.gap_lenets import GAP, GAP_CONV
 from snip.experiments.granularity import GRANULARITY
 from snip.experiments.kinds import Experiment
 from snip.experiments.methods import METHODS_EXPERIMENT
@@ -20,7 +20,7 @@ ALL = "all"
 # In the paper's order, and then our own questions.
 _ROWS = (
     FIG1, TABLE1, TABLE2, FIG2, FIG3, TABLE3, FIG4, FIGA1, FIGA2, FIGB, TABLEC,
-    METHODS_EXPERIMENT, GRANULARITY, GAP, BUDGETS,
+    METHODS_EXPERIMENT, GRANULARITY, GAP, GAP_CONV, BUDGETS,
 )  # fmt: skip
 EXPERIMENTS: dict[str, Experiment] = {one.name: one for one in _ROWS}
 

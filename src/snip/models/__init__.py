@@ -26,7 +26,8 @@ Builder = Callable[[Images], nn.Module]
 
 def _lenet(name: str, builder: Builder, total: int, *sparsities: float) -> ModelSpec:
     alike = [dataset for dataset, images in IMAGES.items() if images == IMAGES["mnist"]]
-    return ModelSpec(name, builder, dict.fromkeys(alike, total), {"mnist": sparsities})
+    paper = {"mnist": sparsities} if sparsities else {}
+    return ModelSpec(name, builder, dict.fromkeys(alike, total), paper)
 
 
 def _recurrent(name: str, builder: Builder, total: int, *sparsities: float) -> ModelSpec:
@@ -66,6 +67,7 @@ _ROWS = (
     _recurrent("gru-s", partial(RowReader, cell=nn.GRU, hidden=128), 103_690, 0.95),
     _recurrent("gru-b", partial(RowReader, cell=nn.GRU, hidden=256), 403_978, 0.95),
     _color("resnet-20", ResNet20, 270_906, 283_256),
+    _lenet("lenet-5-relu", partial(LeNet5Caffe, relu=True), 431_080),
 )
 MODELS: dict[str, ModelSpec] = {row.name: row for row in _ROWS}
 

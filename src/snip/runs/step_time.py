@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from snip.anatomy.memory_format import channels_last
 from snip.common.timing import Work, best_time, best_times
 from snip.engine.convert.timings import Timings
 from snip.models import IMAGES, MODELS
@@ -29,7 +30,7 @@ def remembered_step_seconds(config: RunConfig) -> float:
     about = f"{config.model}, {config.dataset}, {train.batch_size} images, {train.optimizer}"
     timings = Timings()
     found = timings.get(
-        f"dense training step: {about}, {torch.get_num_threads()} threads",
+        f"dense training step, channels last: {about}, {torch.get_num_threads()} threads",
         lambda: config,
         step_seconds,
     )
@@ -55,7 +56,8 @@ def step_seconds(config: RunConfig, device: str = "cpu") -> float:
             train_step(model, optimizer, batch[:count], labels[:count])
 
         best = partial(_best, device=device)
-        return whole_batch(step, lambda: optimizer.step(), train.batch_size, best)
+        with channels_last(model):  # as the training loop has it
+            return whole_batch(step, lambda: optimizer.step(), train.batch_size, best)
 
 
 def whole_batch(

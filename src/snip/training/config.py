@@ -31,6 +31,7 @@ class TrainConfig:
     iterations: int = 75_000
     lr_drops: tuple[int, ...] = (25_000, 50_000)  # at each, lr is multiplied by lr_factor
     lr_factor: float = 0.1  # as in the paper's text; the authors' code has 0.2
+    decay_factor: float = 1.0  # what each of the drops multiplies weight_decay by
     validation: float = 0.1  # fraction of the training set held out; 0 selects the last model
     eval_every: int = 0  # iterations between two evaluations; 0 is once per epoch
     augment: bool = True  # has an effect only where the data set has an augmentation
@@ -45,6 +46,7 @@ class TrainConfig:
         self._check_number("momentum", least=0, below=1)
         self._check_number("weight_decay", least=0)
         self._check_number("lr_factor", above=0)
+        self._check_number("decay_factor", least=0)
         self._check_number("validation", least=0, below=1)
         checked_whole("batch_size", self.batch_size, least=1)
         checked_whole("iterations", self.iterations, least=1)

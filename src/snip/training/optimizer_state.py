@@ -15,6 +15,8 @@ import torch
 
 from snip.common.checks import LARGEST, differences, fits
 
+# What the schedule sets before each step: a checkpoint has the value of its last one.
+SCHEDULED = {"lr": "learning rate", "weight_decay": "weight decay"}
 ODD_SHAPE = (2, 3)  # of a parameter: nothing else that an optimiser keeps has it
 
 
@@ -47,11 +49,12 @@ def check_optimizer(
 
 
 def _check_groups(found: Any, own: list[dict[str, Any]]) -> None:
-    """Refuse options that are not this run's; the learning rate follows the schedule."""
+    """Refuse options that are not this run's, but for those that follow the schedule."""
     for group, expected in zip(found, own, strict=True):
-        if not fits(group["lr"], float):
-            raise ValueError("the learning rate of its optimiser is no number")
-        changed = differences({**group, "lr": expected["lr"]}, expected)
+        for name, called in SCHEDULED.items():
+            if not fits(group[name], float):
+                raise ValueError(f"the {called} of its optimiser is no number")
+        changed = differences({**group, **{name: expected[name] for name in SCHEDULED}}, expected)
         if changed:
             raise ValueError(f"the optimiser of this run is another one: {changed}")
 

@@ -131,6 +131,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
+def set_weight_decay(optimizer: torch.optim.Optimizer, decay: float) -> None:
+    """Give the model's parameters this decay. They are the first group: no other group decays."""
+    optimizer.param_groups[0]["weight_decay"] = decay
+
+
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch (dropout draws from it), and give the caller's random state back at the end."""

@@ -52,4 +52,14 @@ def epoch_iterations(dataset: str, config: TrainConfig) -> int:
 
 def learning_rate(config: TrainConfig, iteration: int) -> float:
     """The rate of step number `iteration` (from 0); a drop at n leaves n steps at the old rate."""
-    return config.lr * config.lr_factor ** bisect_right(config.lr_drops, iteration)
+    return config.lr * config.lr_factor ** drops_before(config, iteration)
+
+
+def weight_decay(config: TrainConfig, iteration: int) -> float:
+    """The decay of step number `iteration`, which changes where the rate drops."""
+    return config.weight_decay * config.decay_factor ** drops_before(config, iteration)
+
+
+def drops_before(config: TrainConfig, iteration: int) -> int:
+    """How many drops of the rate there were before step number `iteration`."""
+    return bisect_right(config.lr_drops, iteration)

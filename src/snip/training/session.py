@@ -21,8 +21,8 @@ from snip.training.hooks import Hooks, replaced
 from snip.training.journal import Journal
 from snip.training.loggers import Logger
 from snip.training.metrics import Metrics, measured_sparsity
-from snip.training.parts import Data, set_learning_rate
-from snip.training.schedule import learning_rate
+from snip.training.parts import Data, set_learning_rate, set_weight_decay
+from snip.training.schedule import learning_rate, weight_decay
 from snip.training.state import State
 
 CHECKPOINT_SECONDS = 20.0
@@ -81,6 +81,7 @@ class Session:
         """Take one training step at the schedule's rate, and stop if its loss is no number."""
         self.lr = learning_rate(self.config, self.state.iteration)
         set_learning_rate(self.optimizer, self.lr)
+        set_weight_decay(self.optimizer, weight_decay(self.config, self.state.iteration))
         loss, wrong = self.take_step(images.to(self._device), labels.to(self._device))
         require_finite("loss", loss, self.state.iteration, self.lr, self.journal)
         self.state.count(loss, wrong, len(labels), self.clock.lap())

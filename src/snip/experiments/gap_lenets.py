@@ -1,0 +1,104 @@
+"""What closes the gap of SNIP's rows of Table 1 on the two LeNets, and what does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from snip.experiments.gap import Change, ablation
+from snip.runs import RunConfig
+
+PAPER = {0.95: "1.6", 0.98: "2.4"}
+PAPER_CONV = {0.98: "0.8", 0.99: "1.1"}
+
+
+def _run(**changes: Any) -> Change:
+    return lambda config: replace(config, **changes)
+
+
+def _train(**changes: Any) -> Change:
+    return lambda config: replace(config, train=replace(config.training, seed=0, **changes))
+
+
+def _adam(config: RunConfig) -> RunConfig:
+    return replace(config, train=replace(config.training.with_optimizer("adam"), seed=0))
+
+
+def _together(*changes: Change) -> Change:
+    def change(config: RunConfig) -> RunConfig:
+        for one in changes:
+            config = one(config)
+        return config
+
+    return change
+
+
+VARIANTS: dict[str, Change] = {
+    "scored draw trained": _run(protocol="train-scored"),
+    "drops x0.2": _train(lr_factor=0.2),
+    "momentum 0": _train(momentum=0.0),
+    "decay 0": _train(weight_decay=0.0),
+    "decay 1e-4": _train(weight_decay=1e-4),
+    "decay 2.5e-4": _train(weight_decay=2.5e-4),
+    "decay 1e-3": _train(weight_decay=1e-3),
+    "no decay after a drop": _train(decay_factor=0.0),
+    "decay x3 at a drop": _train(decay_factor=3.0),
+    "decay x10 at a drop": _train(decay_factor=10.0),
+    "rate 0.05": _train(lr=0.05),
+    "rate 0.02": _train(lr=0.02),
+    "batch 50": _train(batch_size=50),
+    "batch 200": _train(batch_size=200),
+    "longer first phase": _train(iterations=250_000, lr_drops=(100_000, 180_000)),
+    "nothing held out": _train(validation=0.0),
+    "adam": _adam,
+    "scope erk": _run(scope="erk"),
+    "scope layer": _run(scope="layer"),
+    "floor 1%": _run(floor=0.01),
+    "floor 300": _run(floor=300.0),
+    "scoring batch 1,000": _run(score_batch_size=1_000),
+    "scoring batch 10,000": _run(score_batch_size=10_000),
+    "scored vs-h": _run(initializer="vs-h"),
+    "scored vs-x": _run(initializer="vs-x"),
+    "scored tn": _run(initializer="tn"),
+    "trained vs-h": _run(train_initializer="vs-h"),
+    "budget flops": _run(budget="flops"),
+    # Chosen by what the first seed had said of each alone.
+    "four together": _together(
+        _train(validation=0.0, weight_decay=2.5e-4),
+        _run(train_initializer="vs-h", score_batch_size=1_000),
+    ),
+}
+# The paper's text does not say where LeNet-5-Caffe has its ReLUs; the authors' code has none after
+# its convolutions.
+VARIANTS_CONV: dict[str, Change] = {
+    "ReLU after convolutions": _run(model="lenet-5-relu"),
+    "scoring batch 10,000": VARIANTS["scoring batch 10,000"],
+    "nothing held out": VARIANTS["nothing held out"],
+    "rate 0.02": VARIANTS["rate 0.02"],
+}
+
+GAP = ablation(
+    "gap",
+    "lenet-300-100",
+    PAPER,
+    VARIANTS,
+    base_seeds=20,
+    notes=(
+        "Base: protocol redraw, the paper's schedule; every other row changes one thing, adam its "
+        "rate and decay too, and the longer first phase the drops as well",
+        "Four together: nothing held out, decay 2.5e-4, trained vs-h, scoring batch 1,000; chosen "
+        "by what seed 0 had said of each alone",
+        "Where nothing is held out, the last checkpoint counts as selected",
+    ),
+)
+GAP_CONV = ablation(
+    "gap-conv",
+    "lenet-5-caffe",
+    PAPER_CONV,
+    VARIANTS_CONV,
+    base_seeds=3,
+    notes=(
+        "Base: protocol redraw, the paper's schedule; every other row changes one thing",
+        "Where nothing is held out, the last checkpoint counts as selected",
+    ),
+)
