@@ -61,8 +61,8 @@ def test_unknown_names_get_the_nearest() -> None:
     [
         ("lr", 0), ("lr", float("nan")), ("lr", float("inf")), ("momentum", 1.0),
         ("weight_decay", -1e-4), ("batch_size", 0), ("iterations", 0), ("lr_factor", 0),
-        ("decay_factor", -1), ("validation", 1.0), ("validation", -0.1), ("eval_every", -1), ("seed", -1),
-        ("lr_drops", (50, 20)), ("lr_drops", (20, 20)), ("lr_drops", (0,)),
+        ("decay_factor", -1), ("validation", 1.0), ("validation", -0.1), ("eval_every", -1),
+        ("seed", -1), ("lr_drops", (50, 20)), ("lr_drops", (20, 20)), ("lr_drops", (0,)),
     ],
 )  # fmt: skip
 def test_values_out_of_range_are_refused(field: str, value: object) -> None:
