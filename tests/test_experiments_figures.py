@@ -47,7 +47,7 @@ def mnist():
 
 def test_every_figure_of_the_paper_is_drawn():
     drawn = {name for name, one in EXPERIMENTS.items() if one.draw}
-    assert drawn == PAPERS | {"methods", "granularity", "gap", "gap-conv"}
+    assert drawn == PAPERS | {"methods", "granularity", "gap", "gap-conv", "layers"}
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -11,6 +11,7 @@ from snip.experiments.fig3 import FIG3
 from snip.experiments.gap_lenets import GAP, GAP_CONV
 from snip.experiments.granularity import GRANULARITY
 from snip.experiments.kinds import Experiment
+from snip.experiments.layer_shares import LAYERS
 from snip.experiments.methods import METHODS_EXPERIMENT
 from snip.experiments.random_labels import FIG4, FIGB
 from snip.experiments.table1 import TABLE1
@@ -20,7 +21,7 @@ ALL = "all"
 # In the paper's order, and then our own questions.
 _ROWS = (
     FIG1, TABLE1, TABLE2, FIG2, FIG3, TABLE3, FIG4, FIGA1, FIGA2, FIGB, TABLEC,
-    METHODS_EXPERIMENT, GRANULARITY, GAP, GAP_CONV, BUDGETS,
+    LAYERS, METHODS_EXPERIMENT, GRANULARITY, GAP, GAP_CONV, BUDGETS,
 )  # fmt: skip
 EXPERIMENTS: dict[str, Experiment] = {one.name: one for one in _ROWS}
 
