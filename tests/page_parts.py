@@ -6,7 +6,10 @@ from pathlib import Path
 
 import torch
 
+from snip.cli.repeating import command_of
+from snip.data import load
 from snip.masks import Masks, Provenance
+from snip.page.book import Book
 from snip.runs import RunConfig, run
 from snip.training import TrainConfig
 
@@ -25,6 +28,15 @@ def small_run(
     train = dataclasses.replace(TRAIN, eval_every=every)
     config = RunConfig(model, sparsity, train=train, engine="dense", **fields)
     return run(config, folder=folder, progress=False).folder
+
+
+def page_of(*folders: Path, score: bool = False) -> str:
+    return Book(folders, command_of, load, score=score).page()
+
+
+def html_of(folder: Path, *, score: bool) -> str:
+    """The page without what JSON and HTML make of quotes."""
+    return page_of(folder, score=score).replace("\\u0027", "'").replace("&#39;", "'")
 
 
 def hostile_run(folder: Path, like: Path) -> Path:
