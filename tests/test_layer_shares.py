@@ -8,6 +8,7 @@ from snip.experiments.architectures import TABLE2, TABLEC
 from snip.experiments.drawing import save_figure
 from snip.experiments.layer_shares import PAPER, measure, measured_table
 from snip.experiments.record import Known, make_record
+from snip.experiments.tables import captions
 from snip.runs import RunConfig, prepare
 from snip.selection.budgets import kept_count
 
@@ -56,8 +57,10 @@ def test_every_pruned_network_of_both_tables_has_the_papers_count():
 
 def test_the_figure_has_a_panel_per_network(measured, tmp_path):
     experiment = EXPERIMENTS["layers"]
-    more = {"measured": measured}
+    notes = ["half of the images"]
+    more = {"measured": measured | {"data_notes": notes}}
     record = make_record(experiment, [], Known(), scale=1, command="snip", more=more)
+    assert "Data: half of the images." in captions(record)
     figure = experiment.draw(record)
     titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
     assert titles == ["lstm-s, mnist", "lstm-b, mnist", "gru-s, mnist", "gru-b, mnist"]

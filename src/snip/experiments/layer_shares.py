@@ -11,7 +11,7 @@ from snip.data import DATASETS, load
 from snip.data.locate import find
 from snip.experiments.architectures import PRUNED, TABLE2, TABLEC
 from snip.experiments.drawing import COLOURS, finish, new_figure, plain_axes
-from snip.experiments.kinds import Experiment, Record
+from snip.experiments.kinds import DATA_NOTES, Experiment, Record
 from snip.masks import Masks
 from snip.runs import RunConfig, prepare
 
@@ -37,7 +37,9 @@ def measure(data_dir: Path | None, _scale: float) -> Record:
     here = {name: find(spec, data_dir) is not None for name, spec in DATASETS.items()}
     configs = [row.at(0) for row in rows if here[row.config.dataset]]
     scored = track(configs, description="scoring networks", total=len(configs))
-    return {"networks": [_measured(config, data_dir) for config in scored], "seeds": 1}
+    networks = [_measured(config, data_dir) for config in scored]
+    notes = sorted({found["note"] for found in networks} - {""})
+    return {"networks": networks, "seeds": 1, DATA_NOTES: notes}
 
 
 def _measured(config: RunConfig, data_dir: Path | None) -> Record:
@@ -118,10 +120,10 @@ def _draw_panel(axes: Axes, found: Record) -> None:
     axes.plot(places, shares, "o-", color=COLOURS[0], markersize=3, linewidth=1)
     axes.axhline(100 * found["kept"] / found["total"], color=COLOURS[1], linewidth=0.8)
     plain_axes(axes, f"{found['model']}, {found['dataset']}")
-    # Linear below a hundredth of a percent, so that an emptied weight has a place.
-    axes.set_yscale("symlog", linthresh=0.01)
+    # Linear below a tenth of a percent, so that an emptied weight has a place.
+    axes.set_yscale("symlog", linthresh=0.1)
     axes.set_ylim(0, 130)
-    axes.set_yticks([0, 0.01, 0.1, 1, 10, 100], labels=["0", "0.01", "0.1", "1", "10", "100"])
+    axes.set_yticks([0, 0.1, 1, 10, 100], labels=["0", "0.1", "1", "10", "100"])
 
 
 LAYERS = Experiment(

@@ -12,7 +12,7 @@ from snip.common.console import say, show_table
 from snip.common.errors import listed
 from snip.common.figures import short_percent
 from snip.common.files import write_text
-from snip.experiments.kinds import Experiment, Record
+from snip.experiments.kinds import DATA_NOTES, Experiment, Record
 from snip.experiments.made import MEASURED, TIMED, origin
 from snip.experiments.summary import LEGEND, shown
 
@@ -78,6 +78,7 @@ def captions(record: Record) -> list[str]:
     said += [f"{name} are {origin(record, part)}." for part, name in parts if part in record]
     said += _codes(record)
     notes = {run["dataset_note"] for row in record["rows"] for run in row["runs"]} - {""}
+    notes |= {*record.get(MEASURED, {}).get(DATA_NOTES, ())}
     said += [f"Data: {note}." for note in sorted(notes)]
     return said
 
