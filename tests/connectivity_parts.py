@@ -1,0 +1,42 @@
+"""Masks, networks and the probe that tests of paths share."""
+
+import torch
+from torch import nn
+
+from snip.anatomy.calling import arguments
+from snip.paths.connectivity import connectivity
+from snip.paths.reach import reach
+
+
+def all_kept(model):
+    return {name: torch.ones(p.shape, dtype=torch.bool) for name, p in model.named_parameters()}
+
+
+def random_masks(model, density=0.5):
+    return {name: torch.rand(p.shape) < density for name, p in model.named_parameters()}
+
+
+def probe(model, masks, inputs):
+    found = connectivity(model, masks, inputs)
+    assert found.reason is None
+    quick = reach(model, masks, arguments(model, inputs))  # the other probe, forwards alone
+    assert (quick.reached > 0) == found.connected
+    return found
+
+
+class Last(nn.Module):
+    def __init__(self, rnn, out):
+        super().__init__()
+        self.rnn, self.fc = rnn, nn.Linear(out, 1)
+
+    def forward(self, x):
+        return self.fc(self.rnn(x)[0][:, -1])
+
+
+class SelfAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(2, 2, bias=False, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0]
