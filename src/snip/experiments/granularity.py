@@ -48,8 +48,8 @@ class Case:
     sparsities: tuple[float, ...]
 
 
-# The dense LeNet-5-Caffe diverges at the paper's rate of 0.1: all are trained at a lower one, for ten
-# epochs; the VGG, whose steps are ten times as long, for three.
+# The dense LeNet-5-Caffe diverges at the paper's rate of 0.1: all are trained at a lower one, for
+# ten epochs; the VGG, whose steps are ten times as long, for three.
 CASES = (
     Case(
         CONV, "mnist", TrainConfig(lr=0.02, iterations=5_400, lr_drops=(3_240, 4_590)),
