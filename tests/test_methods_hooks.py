@@ -175,6 +175,7 @@ def test_svd_noise_has_the_variance_of_noisy_weights() -> None:
     for layer, x in [
         (nn.Linear(6, 4), torch.randn(3, 6)),
         (nn.Conv2d(2, 4, 3, padding=1, groups=2), torch.randn(2, 2, 5, 5)),
+        (nn.Conv2d(2, 4, 3).to(memory_format=torch.channels_last), torch.randn(2, 2, 5, 5)),
     ]:
         noise = Noise(layer, {"weight": layer.weight}, images=100, steps=10)
         with torch.no_grad():
