@@ -184,7 +184,7 @@ def test_svd_noise_has_the_variance_of_noisy_weights() -> None:
             drawn = layer(x.repeat(4000, *[1] * (x.ndim - 1))).unflatten(0, (4000, len(x)))
             mean = layer.eval()(x)
         cut = columns(layer, x)
-        sigma2 = noise.log_sigma2[0].detach().exp().view(cut.shape[1], -1, cut.shape[2])
+        sigma2 = noise.log_sigma2[0].detach().exp().reshape(cut.shape[1], -1, cut.shape[2])
         weights = sigma2.sqrt() * torch.randn(4000, *sigma2.shape)
         sampled = torch.einsum("sgok,bgkl->sbgol", weights, cut)
         assert (drawn.mean(0) - mean).abs().max() < 0.2
