@@ -7,6 +7,7 @@ from torch import nn
 
 import snip
 
+LABELS = torch.tensor([0, 1, 2, 1, 0])
 KEYWORDS = {"x": torch.ones(5, 6), "scale": torch.ones(5)}  # of Calls, which is not traced so
 
 

@@ -18,7 +18,13 @@ for _name in (
 ):  # fmt: skip
     os.environ.pop(_name, None)
 
-pytest_plugins = ("browser_fixtures", "cli_fixtures", "kernel_fixtures", "page_fixtures")
+pytest_plugins = (
+    "browser_fixtures",
+    "cli_fixtures",
+    "kernel_fixtures",
+    "page_fixtures",
+    "reproduce_fixtures",
+)
 
 # The same examples in every run. `make fuzz` looks for new ones, with seeds that it prints.
 # On a busy machine an example may take any time to draw and to try.

@@ -1,6 +1,7 @@
 """What the tests of the native kernels share."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,3 +18,9 @@ def instruction_set(
     forget_instruction_set()
     yield request.param
     forget_instruction_set()
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No timing of a layer is remembered from an earlier test."""
+    monkeypatch.setenv("SNIP_CACHE", str(tmp_path))

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from accelerate_parts import Calls, masked, mlp, quietly
+from accelerate_parts import LABELS, Calls, masked, mlp, quietly
 from torch import nn
 
 import snip
@@ -12,13 +12,10 @@ from snip.anatomy.accelerated import Accelerated
 from snip.engine.kernels.library import available
 from snip.engine.layers.packing import PackedModule
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
-LABELS = torch.tensor([0, 1, 2, 1, 0])
-
-
-@pytest.fixture(autouse=True)
-def _own_memory(tmp_path, monkeypatch):
-    monkeypatch.setenv("SNIP_CACHE", str(tmp_path))
+pytestmark = [
+    pytest.mark.skipif(not available(), reason="no native kernels on this machine"),
+    pytest.mark.usefixtures("empty_cache"),
+]
 
 
 # ---- a batch, as the model is called ----

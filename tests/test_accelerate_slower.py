@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from accelerate_parts import KEYWORDS, Calls, masked, mlp, quietly, timed_as
+from accelerate_parts import KEYWORDS, LABELS, Calls, masked, mlp, quietly, timed_as
 from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from user_networks import Blocks
@@ -17,13 +17,10 @@ from snip.engine import pace
 from snip.engine.choice import Choice, choose, choose_again
 from snip.engine.kernels.library import available
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
-LABELS = torch.tensor([0, 1, 2, 1, 0])
-
-
-@pytest.fixture(autouse=True)
-def _own_memory(tmp_path, monkeypatch):
-    monkeypatch.setenv("SNIP_CACHE", str(tmp_path))
+pytestmark = [
+    pytest.mark.skipif(not available(), reason="no native kernels on this machine"),
+    pytest.mark.usefixtures("empty_cache"),
+]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ import pytest
 
 from snip.common.errors import InputError
 from snip.experiments import EXPERIMENTS, named_experiments
-from snip.experiments.gap_lenets import PAPER as GAP_PAPER
-from snip.experiments.gap_lenets import VARIANTS
+from snip.experiments.ablation import ablation
+from snip.experiments.gap import PAPER, PAPER_CONV, VARIANTS, VARIANTS_CONV
 from snip.experiments.kinds import scaled
 from snip.experiments.methods import METHODS_HERE
+from snip.experiments.record import Known, make_record
 from snip.experiments.summary import AGREES, HIGHER, LEGEND, LOWER, ROUNDED, shown, summary
 from snip.experiments.table1 import RIVALS
 from snip.runs import RunConfig
@@ -102,19 +103,32 @@ def test_methods_are_ten_at_five_sparsities_with_four_controls():
     assert [row.config.protocol for row in redrawn] == ["redraw"]
 
 
-def test_each_variant_of_the_gap_changes_one_thing():
-    rows = EXPERIMENTS["gap"].rows()
-    assert len(rows) == len(GAP_PAPER) * (1 + len(VARIANTS))
-    base = next(row for row in rows if row.label == "base")
-    assert base.seeds == 20
-    assert base.config == RunConfig("lenet-300-100", 0.95, protocol="redraw")
+@pytest.mark.parametrize(
+    ("name", "base", "papers", "variants", "seeds"),
+    [
+        ("gap", RunConfig("lenet-300-100", 0.95, protocol="redraw"), PAPER, VARIANTS, 20),
+        ("gap-conv", RunConfig("lenet-5-caffe", 0.98, protocol="redraw"), PAPER_CONV,
+         VARIANTS_CONV, 3),
+    ],
+)  # fmt: skip
+def test_each_variant_of_the_gap_changes_one_thing(name, base, papers, variants, seeds):
+    rows = EXPERIMENTS[name].rows()
+    assert len(rows) == len(papers) * (1 + len(variants))
+    first = next(row for row in rows if row.label == "base")
+    assert (first.config, first.seeds) == (base, seeds)
     for row in rows:
-        if row.config.sparsity == 0.95 and row is not base:
-            ours, theirs = row.config.identity(), base.config.identity()
+        if row.config.sparsity == base.sparsity and row is not first:
+            ours, theirs = row.config.identity(), base.identity()
             changed = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
             changed -= {"train.lr_drops"} if row.label == "longer first phase" else set()
             changed -= {"train.lr", "train.weight_decay"} if row.label == "adam" else set()
             assert len(changed) == (4 if row.label == "four together" else 1), row.label
+
+
+def test_an_ablation_of_one_sparsity_is_drawn():
+    one = ablation("one", "lenet-300-100", {0.95: "1.6"}, {}, base_seeds=1, notes=())
+    asked = [(row, range(1)) for row in one.rows()]
+    assert one.draw(make_record(one, asked, Known(), scale=1, command="snip", more={}))
 
 
 def test_scaling_a_run():

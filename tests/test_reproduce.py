@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from cli_fixtures import Snip, files
+from reproduce_fixtures import NAME, TABLE, TRIAL, changed, record
 
-from snip.cli import main
 from snip.common.source import code_digest
 from snip.experiments import EXPERIMENTS
 from snip.experiments.kinds import scaled
@@ -20,41 +20,10 @@ from snip.experiments.maps import packed
 from snip.experiments.reproduce import Reproduction
 from snip.experiments.request import Request
 from snip.experiments.work import Place
-from snip.runs.folder import RESULT
-
-TRIAL = ["--scale", "0.0002"]  # 15 steps where the paper has 75,000
-TABLE = ["reproduce", "table1", *TRIAL, "--only", "snip-0.95", "--only", "reference"]
-NAME = "table1-scale-0.0002"
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder where two rows of table 1 were run, with two seeds each, in two processes."""
-    folder = tmp_path_factory.mktemp("reproduced")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main([*TABLE, "--seeds", "2", "--jobs", "2"]) == 0
-    return folder
-
-
-@pytest.fixture
-def copied(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of that folder, to work in."""
-    shutil.copytree(done, tmp_path / "copy")
-    monkeypatch.chdir(tmp_path / "copy")
-    return tmp_path / "copy"
-
-
-def record() -> dict:
-    return json.loads(Path(f"results/{NAME}.json").read_text())
-
-
-def changed() -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in Path("runs").rglob(RESULT)}
-
-
-@pytest.mark.usefixtures("copied")
-def test_the_record_holds_configurations_seeds_numbers_and_both_rules(done: Path) -> None:
+@pytest.mark.usefixtures("reproduced_copy")
+def test_the_record_holds_configurations_seeds_numbers_and_both_rules(reproduced: Path) -> None:
     found = record()
     rows = [row for row in found["rows"] if row["runs"]]
     assert [(row["label"], row["config"]["sparsity"]) for row in rows] == [
@@ -72,12 +41,12 @@ def test_the_record_holds_configurations_seeds_numbers_and_both_rules(done: Path
         "snip reproduce table1 --seeds 2 --scale 0.0002 --only snip-0.95 --only reference"
     )
     text = Path(f"results/{NAME}.json").read_text()
-    assert str(done) not in text
+    assert str(reproduced) not in text
     assert "/home" not in text
     assert "/root" not in text
 
 
-@pytest.mark.usefixtures("copied")
+@pytest.mark.usefixtures("reproduced_copy")
 def test_tables_say_what_was_run_and_what_is_missing() -> None:
     markdown = Path(f"results/{NAME}.md").read_text()
     assert "| SNIP | lenet-300-100 | 95 | 1.6 |" in markdown
@@ -94,7 +63,7 @@ def test_tables_say_what_was_run_and_what_is_missing() -> None:
     assert lines[2]["pretraining"] == "no"
 
 
-@pytest.mark.usefixtures("copied")
+@pytest.mark.usefixtures("reproduced_copy")
 def test_what_is_done_is_not_done_again(snip: Snip) -> None:
     before = changed()
     code, out, _ = snip(*TABLE, "--seeds", "2")
@@ -104,7 +73,7 @@ def test_what_is_done_is_not_done_again(snip: Snip) -> None:
     assert "SNIP" in out
 
 
-@pytest.mark.usefixtures("copied")
+@pytest.mark.usefixtures("reproduced_copy")
 def test_a_dry_run_says_what_is_left_and_writes_nothing(snip: Snip) -> None:
     before = files()
     code, out, _ = snip(*TABLE, "--seeds", "3", "--dry-run", "--jobs", "2")
@@ -114,7 +83,7 @@ def test_a_dry_run_says_what_is_left_and_writes_nothing(snip: Snip) -> None:
     assert files() == before
 
 
-@pytest.mark.usefixtures("copied")
+@pytest.mark.usefixtures("reproduced_copy")
 def test_runs_whose_folders_are_gone_stay_in_the_record(snip: Snip) -> None:
     before = record()["rows"]
     shutil.rmtree("runs")
@@ -127,23 +96,6 @@ def test_runs_whose_folders_are_gone_stay_in_the_record(snip: Snip) -> None:
     other = Reproduction(experiment, Request(Place(Path("runs")), Path("results"), scale=0.5))
     assert other.record()["done"] == 0
     assert other.path != work.path
-
-
-@pytest.mark.usefixtures("copied")
-def test_missing_runs_are_those_that_the_record_has_not(snip: Snip) -> None:
-    before = record()["rows"]
-    shutil.rmtree("runs")
-    again = (*TABLE, "--seeds", "2", "--dry-run")
-    assert "6 runs to do" in snip(*again)[1]
-    assert "0 runs to do" in snip(*again, "--missing")[1]
-    one_more = ("--only", "snip-0.95", "--seeds", "3", "--missing")
-    assert snip("reproduce", "table1", *TRIAL, *one_more)[0] == 0
-    (made,) = changed()
-    assert "snip-0.95" in made.parent.name
-    assert "seed2" in made.parent.name
-    after = record()["rows"]
-    assert [run["seed"] for run in after[2]["runs"]] == [0, 1, 2]
-    assert after[2]["runs"][:2] == before[2]["runs"]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +166,7 @@ def test_data_that_is_not_here_is_told_and_the_rest_goes_on(snip: Snip) -> None:
     assert Path("results/table2-scale-5e-05.md").read_text().count("cifar-10 is not here") == 16
 
 
-@pytest.mark.usefixtures("copied")
+@pytest.mark.usefixtures("reproduced_copy")
 def test_a_run_that_fails_is_in_the_record_until_it_succeeds(snip: Snip) -> None:
     config = next(r for r in EXPERIMENTS["table1"].rows() if r.label == "SNIP").at(2)
     config = scaled(config, 0.0002)
@@ -304,7 +256,7 @@ def test_the_list_of_experiments(snip: Snip) -> None:
     assert [line.split()[0] for line in out.splitlines()] == list(EXPERIMENTS)
 
 
-@pytest.mark.usefixtures("copied")
+@pytest.mark.usefixtures("reproduced_copy")
 def test_a_damaged_run_is_told_and_the_others_are_shown(snip: Snip) -> None:
     path = next(path for path in changed() if "snip-0.95" in str(path))
     path.write_text("{")

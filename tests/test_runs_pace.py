@@ -15,7 +15,7 @@ from snip.experiments.granularity import SMALL_VGG
 from snip.runs import RunConfig, RunResult
 from snip.runs.pace import PHASES, SAVED, Pace
 from snip.runs.step_time import FEW, remembered_step_seconds, step_seconds, whole_batch
-from snip.training import TrainConfig
+from snip.training import TrainConfig, train_step
 
 TRAIN = TrainConfig(iterations=200, batch_size=20, lr_drops=())
 CONFIG = RunConfig("lenet-300-100", 0.9, train=TRAIN)
@@ -121,6 +121,18 @@ def test_no_weight_is_drawn_to_time_a_step(monkeypatch: pytest.MonkeyPatch) -> N
     small = replace(TRAIN, batch_size=2)
     assert step_seconds(RunConfig("alexnet-s", 0, train=small)) > 0
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_convolutions_are_timed_in_channels_last_as_they_are_trained(monkeypatch) -> None:
+    seen = set()
+
+    def step(model, optimizer, *batch):
+        seen.add(model.conv2.weight.is_contiguous(memory_format=torch.channels_last))
+        return train_step(model, optimizer, *batch)
+
+    monkeypatch.setattr("snip.runs.step_time.train_step", step)
+    step_seconds(RunConfig("lenet-5-caffe", 0, train=TrainConfig(batch_size=2)))
+    assert seen == {True}
 
 
 def test_the_time_of_a_named_network_is_remembered(

@@ -34,9 +34,18 @@ def test_rate_drops_after_so_many_steps(iteration: int, lr: float) -> None:
 
 @pytest.mark.parametrize(("iteration", "decay"), [(24_999, 5e-4), (25_000, 5e-3), (50_000, 5e-2)])
 def test_decay_changes_where_the_rate_drops(iteration: int, decay: float) -> None:
-    config = TrainConfig(decay_factor=10.0)
+    config = TrainConfig(weight_decay_factor=10.0)
     assert weight_decay(config, iteration) == pytest.approx(decay, rel=1e-12)
     assert weight_decay(TrainConfig(), iteration) == 5e-4
+
+
+@pytest.mark.parametrize("field", ["lr_factor", "weight_decay_factor"])
+def test_drops_that_make_too_large_a_number_are_refused(field: str) -> None:
+    with pytest.raises(InputError, match=r"multiplied by 1e\+200 at 2 drops"):
+        TrainConfig(**{field: 1e200})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"multiplied by 1e\+11 at 2 drops"):
+        TrainConfig(**{field: 1e11, "weight_decay": 1.0})  # type: ignore[arg-type]
+    assert TrainConfig(**{field: 1e10, "lr_drops": ()})  # type: ignore[arg-type]
 
 
 def test_shortened_keeps_the_proportions() -> None:
@@ -61,7 +70,7 @@ def test_unknown_names_get_the_nearest() -> None:
     [
         ("lr", 0), ("lr", float("nan")), ("lr", float("inf")), ("momentum", 1.0),
         ("weight_decay", -1e-4), ("batch_size", 0), ("iterations", 0), ("lr_factor", 0),
-        ("decay_factor", -1), ("validation", 1.0), ("validation", -0.1), ("eval_every", -1),
+        ("weight_decay_factor", -1), ("validation", 1.0), ("validation", -0.1), ("eval_every", -1),
         ("seed", -1), ("lr_drops", (50, 20)), ("lr_drops", (20, 20)), ("lr_drops", (0,)),
     ],
 )  # fmt: skip

@@ -33,6 +33,7 @@ class Everything(Hooks):
         self.scale = nn.Parameter(torch.ones(3))
         self.register_buffer("kept", torch.ones(32, 784, dtype=torch.bool))
         self.rates: list[float] = []
+        self.decays: list[tuple[float, ...]] = []
 
     def settings(self) -> dict[str, Any]:
         return {"everything": True}
@@ -56,6 +57,7 @@ class Everything(Hooks):
 
     def after_step(self, iteration: int, optimizer: torch.optim.Optimizer) -> None:
         self.rates.append(optimizer.param_groups[1]["lr"])
+        self.decays.append(tuple(group["weight_decay"] for group in optimizer.param_groups))
         if iteration == self.stop_at:
             raise StoppedError
         if iteration == self.kill_at:
@@ -76,6 +78,7 @@ def test_a_step_does_all_that_the_hooks_say(mnist: Dataset) -> None:
     assert hooks.rates[0] == pytest.approx(0.1 * 0.5)
     assert hooks.rates[25] == pytest.approx(0.01 * 0.5)
     assert hooks.rates[-1] == pytest.approx(0.001 * 0.1 * 0.5)
+    assert set(hooks.decays) == {(5e-4, 0.0)}, "what the hooks train does not decay"
     weight = model.get_parameter("1.weight")
     assert weight[~hooks.kept].any(), "pruned weights are trained on"
     # Evaluations and the selected weights are of the network that the method would leave.

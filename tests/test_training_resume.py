@@ -20,6 +20,7 @@ from training_parts import (
 import snip
 from snip.common.errors import FileError
 from snip.data import Augmentation, Dataset, load
+from snip.engine.kernels.library import available
 from snip.training import (
     Metrics,
     evaluate,
@@ -49,10 +50,10 @@ def test_stopped_run_resumes_to_the_same_bits(mnist: Dataset, tmp_path: Path, st
 
 
 @pytest.mark.parametrize("factor", [0.0, 3.0])
-def test_a_decay_that_changes_is_that_of_torch_and_resumes_to_the_same_bits(
+def test_a_decay_that_changes_follows_the_drops_and_resumes_to_the_same_bits(
     mnist: Dataset, tmp_path: Path, factor: float
 ) -> None:
-    config = dataclasses.replace(CONFIG, weight_decay=0.01, decay_factor=factor)
+    config = dataclasses.replace(CONFIG, weight_decay=0.01, weight_decay_factor=factor)
     whole_model, fresh = pruned_network(mnist), pruned_network(mnist)
     decays: list[float] = []
 
@@ -69,9 +70,29 @@ def test_a_decay_that_changes_is_that_of_torch_and_resumes_to_the_same_bits(
         )  # fmt: skip
     train(fresh, mnist, config, folder=tmp_path)
     assert same_weights(fresh, whole_model)
-    other = dataclasses.replace(config, decay_factor=1.0)
-    with pytest.raises(FileError, match="decay_factor"):
+    other = dataclasses.replace(config, weight_decay_factor=1.0)
+    with pytest.raises(FileError, match="weight_decay_factor"):
         train(pruned_network(mnist), mnist, other, folder=tmp_path)
+
+
+@pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_decay_that_changes_is_the_same_on_the_sparse_engine(
+    mnist: Dataset, optimizer: str
+) -> None:
+    config = CONFIG.with_optimizer(optimizer)
+    config = dataclasses.replace(config, weight_decay=0.1, weight_decay_factor=0.0, lr=1e-3)
+    images = next(iter(mnist.evaluation_batches(50)))
+    trained = {}
+    for engine, factor in (("dense", 0.0), ("sparse", 0.0), ("sparse", 1.0)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.ReLU(), nn.Linear(16, 10))
+        snip.prune(model, images, sparsity=0.9)
+        asked = dataclasses.replace(config, weight_decay_factor=factor)
+        train(model, mnist, asked, engine=engine)
+        trained[engine, factor] = model[1].weight.detach().clone()
+    torch.testing.assert_close(trained["sparse", 0.0], trained["dense", 0.0])
+    assert not torch.allclose(trained["sparse", 1.0], trained["dense", 0.0], rtol=1e-3)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])

@@ -132,7 +132,7 @@ TRAIN_FLAGS: dict[str, Flag] = {
     "iterations": Flag("Steps of training."),
     "lr_drops": Flag("Iterations at which the learning rate drops, such as 1000,2000; or none."),
     "lr_factor": Flag("What a drop multiplies the learning rate by; the authors' code has 0.2."),
-    "decay_factor": Flag("What a drop multiplies the weight decay by."),
+    "weight_decay_factor": Flag("What a drop multiplies --weight-decay by."),
     "validation": Flag("Fraction of the training set held out to select the model."),
     "eval_every": Flag("Iterations between two evaluations.", open="once per epoch"),
     "augment": Flag("Flip and shift the images, where the data set does so in the paper."),

@@ -70,7 +70,7 @@ def command(
     seconds: Annotated[float, option(help="Of --time, for each network.", metavar="X")] = 4.0,
     missing: Annotated[
         bool,
-        switch("--missing", help="Only runs that --results has no result of; folders may be gone."),
+        switch("--missing", help="Only what no experiment in --results has a result of yet."),
     ] = False,
     dry_run: Annotated[bool, switch("--dry-run", help="Say what there is to do.")] = False,
     out: Annotated[Path, option(help="Folder of run folders.", metavar="FOLDER")] = Path("runs"),
@@ -91,13 +91,15 @@ def command(
     from snip.training.display import duration
 
     if name is None:
-        if dry_run or time:
+        if dry_run or time or missing:
             raise InputError(
                 "no experiment was named: give one of those that snip reproduce lists, or all."
             )
         for one in EXPERIMENTS.values():
             say(f"{one.name:<12} {one.title}")
         return
+    if time and missing:
+        raise InputError("--time times networks whether they were timed or not: omit --missing.")
     set_up_torch(threads=1, device="cpu")
     place, texts = Place(out, data_dir, download), tuple(only or ())
     works = []
@@ -108,8 +110,10 @@ def command(
         if name == ALL and time and experiment.time is None:
             continue
         spoken = _command(experiment.name, seeds, scale, texts, time)
-        request = Request(place, results, seeds, jobs, scale, texts, spoken, on, missing)
-        works.append(Reproduction(experiment, request))
+        request = Request(
+            place, results, seeds, jobs, scale, texts, command=spoken, on=on, missing=missing
+        )
+        works.append(Reproduction(experiment, request, tuple(EXPERIMENTS.values())))
     failures: list[str] = []
     if dry_run:
         total = sum(show_estimate(work) for work in works)

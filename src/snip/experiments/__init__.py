@@ -8,10 +8,10 @@ from snip.experiments.budgets import BUDGETS
 from snip.experiments.class_maps import FIG2, FIGA1, FIGA2
 from snip.experiments.fig1 import FIG1
 from snip.experiments.fig3 import FIG3
-from snip.experiments.gap_lenets import GAP, GAP_CONV
+from snip.experiments.gap import GAP, GAP_CONV
 from snip.experiments.granularity import GRANULARITY
 from snip.experiments.kinds import Experiment
-from snip.experiments.layer_shares import LAYERS
+from snip.experiments.layers import LAYERS
 from snip.experiments.methods import METHODS_EXPERIMENT
 from snip.experiments.random_labels import FIG4, FIGB
 from snip.experiments.table1 import TABLE1

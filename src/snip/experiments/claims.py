@@ -68,7 +68,7 @@ CLAIMS = (
         "Larger scoring batches help",
         "the mean error of the largest batch is below that of the smallest by more than two "
         "standard errors",
-        ("fig3", "gap"),
+        ("fig3", "gap", "gap-conv"),
         errors.scoring_batches,
     ),
     Claim(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from snip.common.figures import short_percent
+from snip.experiments.ablation import BASE
+from snip.experiments.gap import GAP, GAP_CONV, LARGE_BATCH
 from snip.experiments.judging import (
     Fact,
     Records,
@@ -41,7 +43,8 @@ def improvements(records: Records) -> Iterator[Fact]:
     for name, row, dense in _pruned(records, ("table1", "table2", "tableC")):
         rise = None if dense is None else paper_rise(row, dense)
         if dense is not None and rise is not None and rise < 0:
-            yield Fact(_told(name, row, dense), gains(row, dense) if dense["runs"] else None)
+            comparable = dense["runs"] and _alike(row, dense)
+            yield Fact(_told(name, row, dense), gains(row, dense) if comparable else None)
 
 
 def _pruned(
@@ -75,7 +78,7 @@ def _is_dense_of(row: Record, model: str) -> bool:
 
 def _against_dense(name: str, row: Record, dense: Record | None) -> Fact:
     """Whether the error rises by at most what it rises in the paper, and two standard errors."""
-    if dense is None or not dense["runs"]:
+    if dense is None or not dense["runs"] or not _alike(row, dense):
         return Fact(_told(name, row, dense))
     allowed = max(paper_rise(row, dense) or 0.0, 0.0)
     return Fact(_told(name, row, dense), loses_no_more(row, dense, allowed))
@@ -89,7 +92,16 @@ def _told(name: str, row: Record, dense: Record | None) -> str:
         return f"{about}; its dense network is not run yet"
     rise = paper_rise(row, dense)
     paper = "" if rise is None else f"; from dense to pruned the paper has {rise:+.2f} points"
+    if not _alike(row, dense):
+        steps = [f"{one['config']['train']['iterations']:,}" for one in (row, dense)]
+        paper += f"; trained in another way ({steps[0]} steps, the dense one {steps[1]}), so that "
+        paper += "this decides nothing"
     return f"{about}; dense {number(dense)}{paper}"
+
+
+def _alike(row: Record, dense: Record) -> bool:
+    """Whether two rows are trained in the same way."""
+    return bool(row["config"]["train"] == dense["config"]["train"])
 
 
 def scoring_batches(records: Records) -> Iterator[Fact]:
@@ -104,15 +116,23 @@ def scoring_batches(records: Records) -> Iterator[Fact]:
             yield Fact(f"fig3: {shown}; of {min(sizes):,} and {max(sizes):,} one is not run yet")
         else:
             yield Fact(f"fig3: {shown}", gains(largest, smallest))
-    gap = {(row["label"], row["config"]["sparsity"]): row for row in rows_run(records, "gap")}
-    for (label, sparsity), row in gap.items():
-        base = gap.get(("base", sparsity))
-        if label == "scoring batch 10,000":
-            about = f"{short_percent(sparsity)} (gap): {label} {number(row)}"
-            if base is None:
-                yield Fact(f"{about}; the base is not run yet")
-            else:
-                yield Fact(f"{about}, {_size(base)} {number(base)}", gains(row, base))
+    for name in (GAP.name, GAP_CONV.name):
+        yield from _large_batches(name, rows_run(records, name))
+
+
+def _large_batches(name: str, rows: list[Record]) -> Iterator[Fact]:
+    """Of an ablation: the large scoring batch against the base, at each sparsity."""
+    bases = {row["config"]["sparsity"]: row for row in rows if row["label"] == BASE}
+    for row in rows:
+        if row["label"] != LARGE_BATCH:
+            continue
+        sparsity, model = row["config"]["sparsity"], row["config"]["model"]
+        about = f"{model} at {short_percent(sparsity)} ({name}): {LARGE_BATCH} {number(row)}"
+        base = bases.get(sparsity)
+        if base is None:
+            yield Fact(f"{about}; the base is not run yet")
+        else:
+            yield Fact(f"{about}, {_size(base)} {number(base)}", gains(row, base))
 
 
 def _size(row: Record) -> int:

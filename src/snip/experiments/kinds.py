@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LEAST_POINTS = 10  # evaluations of a trial
 EVALUATED = 540  # steps between two of a training that says nothing: once per epoch of MNIST
-DATA_NOTES = "data_notes"  # of what was measured: what is to be known about its data
+DATA_NOTES = "data_notes"  # where measures keep what must be said of their data
 Record = dict[str, Any]  # what results/NAME.json holds, or a part of it
 Column = Callable[[Record, Record], str]
 

@@ -32,9 +32,10 @@ LATER = ("commit",)  # the same, which older records do not have
 ELSEWHERE = "give another --results folder, or delete it: the run folders keep the work"
 
 
-def file_name(experiment: Experiment, scale: float) -> str:
-    """The record's name without its ending; a trial at another scale never replaces results."""
-    return experiment.name if scale == 1 else f"{experiment.name}-scale-{scale}"
+def record_file(results: Path, experiment: Experiment, scale: float) -> Path:
+    """The record's file; a trial at another scale never replaces results."""
+    name = experiment.name if scale == 1 else f"{experiment.name}-scale-{scale}"
+    return results / f"{name}.json"
 
 
 def read_record(path: Path, name: str) -> Record:
@@ -66,6 +67,13 @@ def _holds(entries: object, *names: str) -> bool:
     return isinstance(entries, list) and all(
         isinstance(entry, dict) and {*names} <= entry.keys() for entry in entries
     )
+
+
+def runs_of(record: Record) -> dict[str, Record]:
+    """The runs of any experiment's record by their folders, without what it alone keeps of them."""
+    names = ("run", "seed", "iterations", "engine", *COPIED, *LATER)
+    runs = [run for row in record["rows"] for run in row["runs"]]
+    return {run["run"]: {name: run[name] for name in names if name in run} for run in runs}
 
 
 @dataclass

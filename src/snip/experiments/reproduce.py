@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from snip.common.checks import checked_number
 from snip.common.console import remark
@@ -14,12 +14,18 @@ from snip.common.progress import track
 from snip.data import DATASETS, load
 from snip.data.locate import find
 from snip.experiments.drawing import save_figure
-from snip.experiments.kinds import Experiment, Record, Row, scaled
+from snip.experiments.kinds import Experiment, Record, Row, nothing_more, scaled
 from snip.experiments.made import MADE, MEASURED, TIMED, is_current, made_now, origin
 from snip.experiments.pool import Pool
 from snip.experiments.progress import Progress
-from snip.experiments.ray_workers import LOCAL
-from snip.experiments.record import Known, file_name, make_record, read_record, run_entry
+from snip.experiments.record import (
+    Known,
+    make_record,
+    read_record,
+    record_file,
+    run_entry,
+    runs_of,
+)
 from snip.experiments.request import Request, chosen_rows
 from snip.experiments.tables import write_tables
 from snip.experiments.work import DONE, FULL, Outcome, Task
@@ -35,28 +41,36 @@ DRAWN_EVERY = 30.0  # seconds: a figure takes one or two
 class Reproduction:
     """An experiment under way: what is known of it, and what is still to be done."""
 
-    def __init__(self, experiment: Experiment, request: Request) -> None:
-        self.experiment, self.request = experiment, request
+    def __init__(
+        self, experiment: Experiment, request: Request, others: Sequence[Experiment] = ()
+    ) -> None:
+        """`others` are experiments whose results may hold runs of this one: many share some."""
+        self.experiment, self.request, self._others = experiment, request, others
         rows = experiment.rows()
         self.rows = [
             replace(row, config=scaled(row.config, request.scale)).with_data(request.place.data_dir)
             for row in rows
         ]
         self.chosen = chosen_rows(self.rows, request.only, experiment.name)
-        self.stem = request.results / file_name(experiment, request.scale)
+        self.path = record_file(request.results, experiment, request.scale)
+        self.stem = self.path.with_name(self.path.name.removesuffix(".json"))
         self.known, self.more = Known(), Record()
         self._own: set[str] = set()  # the parts beside the runs that this command has measured
-        self._join(read_record(self.path, experiment.name))
+        self._read_records()
         self.failures: list[str] = []
         self._drawn = 0.0
         self._here = self._rows_with_data()
         self.pace = Pace.of_folder(request.place.out)
         self._read: set[str] = set()
 
-    @property
-    def path(self) -> Path:
-        """The record's file."""
-        return self.stem.with_name(f"{self.stem.name}.json")
+    def _read_records(self) -> None:
+        """Take over what the results hold, and with `missing` what those of others hold as well."""
+        self._join(read_record(self.path, self.experiment.name))
+        if not self.request.missing or self.experiment.keep is not nothing_more:
+            return
+        for other in self._others:
+            path = record_file(self.request.results, other, self.request.scale)
+            self.known.join(Known(runs_of(read_record(path, other.name))))
 
     def seeds(self, row: Row) -> range:
         """The seeds of a row: as many as asked for, or as the row or the experiment has."""
@@ -79,6 +93,8 @@ class Reproduction:
                 folder = self.request.place.out / name
                 if name in self._read or state_of(folder) != FINISHED:
                     continue
+                if self.request.missing and name in self.known.runs:
+                    continue  # a first training that was done again leaves its result as it is
                 self._read.add(name)
                 try:
                     require_own(folder, row.at(seed))
@@ -107,7 +123,7 @@ class Reproduction:
         return list(tasks.values())
 
     def _is_settled(self, name: str) -> bool:
-        """Whether nothing is to be done for a run: it is finished, or its result is enough."""
+        """Whether nothing is to be done for a run: it is finished, or its result will do."""
         return self._is_done(name) or (self.request.missing and name in self.known.runs)
 
     def _is_done(self, name: str) -> bool:
@@ -144,9 +160,12 @@ class Reproduction:
 
     def run(self) -> Record:
         """Measure, do all runs, and write the record, the tables and the figure."""
+        self._read_records()  # again: others may have written to them since
         self.look(shown=True)
-        self._remark_unused()
-        if self.experiment.measure is not None and not is_current(self.more, MEASURED):
+        if not self.rows:
+            self.request.remark_unused(self.experiment.name)
+        known = MEASURED in self.more if self.request.missing else is_current(self.more, MEASURED)
+        if self.experiment.measure is not None and not known:
             self._measure()
         if TIMED in self.more and not is_current(self.more, TIMED):
             remark(
@@ -160,15 +179,6 @@ class Reproduction:
             with Progress(len(tasks), self.pace, self.request) as progress:
                 pool.run(progress.watch)
         return self.finish()
-
-    def _remark_unused(self) -> None:
-        """Name the options that mean nothing to an experiment without runs."""
-        asked = self.request
-        given = {"--only": asked.only, "--seeds": asked.seeds, "--on": asked.on != LOCAL}
-        unused = [name for name, value in given.items() if value]
-        if unused and not self.rows:
-            names = " and ".join(unused)
-            remark(f"note: {self.experiment.name} has no runs: {names} changes nothing.")
 
     def time(self, seconds: float) -> Record:
         """Time the networks in place of training them."""

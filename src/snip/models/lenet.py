@@ -29,6 +29,8 @@ class LeNet5Caffe(nn.Module):
     As in Caffe's example and the authors' code, no ReLU follows the convolutions unless `relu`.
     """
 
+    relu = False  # also of a network that was pickled before there was a choice
+
     def __init__(self, images: Images, *, relu: bool = False) -> None:
         super().__init__()
         self.relu = relu
@@ -45,4 +47,5 @@ class LeNet5Caffe(nn.Module):
 
     def _convolved(self, conv: nn.Conv2d, images: Tensor) -> Tensor:
         hidden = F.max_pool2d(conv(images), 2)
-        return F.relu(hidden) if self.relu else hidden  # after the pooling it is the same, sooner
+        # ReLU and max pooling may be exchanged, and after pooling there are fewer numbers.
+        return F.relu(hidden) if self.relu else hidden

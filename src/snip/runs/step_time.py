@@ -56,7 +56,7 @@ def step_seconds(config: RunConfig, device: str = "cpu") -> float:
             train_step(model, optimizer, batch[:count], labels[:count])
 
         best = partial(_best, device=device)
-        with channels_last(model):  # as the training loop has it
+        with channels_last(model):  # The training loop lays convolutions out like this too.
             return whole_batch(step, lambda: optimizer.step(), train.batch_size, best)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from snip.common.checks import check_fields, checked_number, checked_whole
+from snip.common.checks import LARGEST, check_fields, checked_number, checked_whole
 from snip.common.errors import InputError, KindError, nearest
 
 # What each optimiser is given by default. SGD's are the paper's; Adam's and AdamW's are PyTorch's,
@@ -31,7 +32,7 @@ class TrainConfig:
     iterations: int = 75_000
     lr_drops: tuple[int, ...] = (25_000, 50_000)  # at each, lr is multiplied by lr_factor
     lr_factor: float = 0.1  # as in the paper's text; the authors' code has 0.2
-    decay_factor: float = 1.0  # what each of the drops multiplies weight_decay by
+    weight_decay_factor: float = 1.0  # what each of the drops multiplies weight_decay by
     validation: float = 0.1  # fraction of the training set held out; 0 selects the last model
     eval_every: int = 0  # iterations between two evaluations; 0 is once per epoch
     augment: bool = True  # has an effect only where the data set has an augmentation
@@ -46,18 +47,32 @@ class TrainConfig:
         self._check_number("momentum", least=0, below=1)
         self._check_number("weight_decay", least=0)
         self._check_number("lr_factor", above=0)
-        self._check_number("decay_factor", least=0)
+        self._check_number("weight_decay_factor", least=0)
         self._check_number("validation", least=0, below=1)
         checked_whole("batch_size", self.batch_size, least=1)
         checked_whole("iterations", self.iterations, least=1)
         checked_whole("eval_every", self.eval_every, least=0)
         checked_whole("seed", self.seed, least=0)
+        self._check_last("lr", self.lr_factor)
+        self._check_last("weight_decay", self.weight_decay_factor)
         if not isinstance(self.augment, bool):
             raise KindError(f"augment is {self.augment!r}: give True or False.")
 
     def _check_number(self, name: str, **limits: float) -> None:
         # Stored as float, so that lr=1 and lr=1.0 are the same configuration.
         object.__setattr__(self, name, checked_number(name, getattr(self, name), **limits))
+
+    def _check_last(self, name: str, factor: float) -> None:
+        """Refuse what the drops would make too large a number."""
+        try:
+            last = getattr(self, name) * factor ** len(self.lr_drops)
+        except OverflowError:
+            last = math.inf
+        if not last <= LARGEST:
+            raise InputError(
+                f"{name} is {getattr(self, name):g} and is multiplied by {factor:g} at "
+                f"{len(self.lr_drops)} drops, which is too large a number: choose a smaller factor."
+            )
 
     def with_optimizer(self, name: str) -> TrainConfig:
         """The same training by another optimiser, with the rate and decay that suit it."""

@@ -15,7 +15,7 @@ import torch
 
 from snip.common.checks import LARGEST, differences, fits
 
-# What the schedule sets before each step: a checkpoint has the value of its last one.
+# What may be set before each step, so that a checkpoint has the value of its last one.
 SCHEDULED = {"lr": "learning rate", "weight_decay": "weight decay"}
 ODD_SHAPE = (2, 3)  # of a parameter: nothing else that an optimiser keeps has it
 

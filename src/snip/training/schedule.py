@@ -57,7 +57,7 @@ def learning_rate(config: TrainConfig, iteration: int) -> float:
 
 def weight_decay(config: TrainConfig, iteration: int) -> float:
     """The decay of step number `iteration`, which changes where the rate drops."""
-    return config.weight_decay * config.decay_factor ** drops_before(config, iteration)
+    return config.weight_decay * config.weight_decay_factor ** drops_before(config, iteration)
 
 
 def drops_before(config: TrainConfig, iteration: int) -> int:

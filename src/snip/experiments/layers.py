@@ -7,53 +7,47 @@ from typing import TYPE_CHECKING, Any
 
 from snip.anatomy.parameters import is_weight
 from snip.common.progress import track
-from snip.data import DATASETS, load
-from snip.data.locate import find
-from snip.experiments.architectures import PRUNED, TABLE2, TABLEC
+from snip.data import load
+from snip.data.dataset import Dataset
+from snip.experiments.architectures import PAPER_KEPT, PRUNED, TABLE2, TABLEC
 from snip.experiments.drawing import COLOURS, finish, new_figure, plain_axes
-from snip.experiments.kinds import DATA_NOTES, Experiment, Record
+from snip.experiments.kinds import DATA_NOTES, Experiment, Record, Row
 from snip.masks import Masks
-from snip.runs import RunConfig, prepare
+from snip.runs import prepare
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# What the paper's tables print as kept, by network and sparsity; both tables have the same count.
-PAPER = {
-    ("alexnet-s", 0.9): "507k", ("alexnet-b", 0.9): "849k",
-    ("vgg-c", 0.95): "526k", ("vgg-d", 0.95): "762k",
-    ("vgg-like", 0.97): "449k", ("vgg-like", 0.95): "749k",
-    ("wrn-16-8", 0.95): "548k", ("wrn-16-10", 0.95): "856k", ("wrn-22-8", 0.95): "858k",
-    ("lstm-s", 0.95): "6.8k", ("lstm-b", 0.95): "26.8k",
-    ("gru-s", 0.95): "5.2k", ("gru-b", 0.95): "20.2k",
-}  # fmt: skip
 ACROSS = 5  # panels in a row of the figure
 
 
 def measure(data_dir: Path | None, _scale: float) -> Record:
-    """Score each pruned network of tables 2 and C, on the data that is here, with seed 0."""
+    """Score each pruned network of tables 2 and C with seed 0; all of the data must be here."""
     rows = [row for one in (TABLE2, TABLEC) for row in one.rows() if row.label == PRUNED]
-    here = {name: find(spec, data_dir) is not None for name, spec in DATASETS.items()}
-    configs = [row.at(0) for row in rows if here[row.config.dataset]]
-    scored = track(configs, description="scoring networks", total=len(configs))
-    networks = [_measured(config, data_dir) for config in scored]
-    notes = sorted({found["note"] for found in networks} - {""})
-    return {"networks": networks, "seeds": 1, DATA_NOTES: notes}
+    names = dict.fromkeys(row.config.dataset for row in rows)
+    data = {name: load(name, data_dir=data_dir) for name in names}
+    scored = track(rows, description="scoring networks", total=len(rows))
+    return {
+        "networks": [measured(row, data[row.config.dataset]) for row in scored],
+        "seeds": 1,
+        DATA_NOTES: [f"{name}: {one.note}" for name, one in data.items() if one.note],
+    }
 
 
-def _measured(config: RunConfig, data_dir: Path | None) -> Record:
-    dataset = load(config.dataset, data_dir=data_dir)
+def measured(row: Row, dataset: Dataset) -> Record:
+    """What one pruned network keeps of its parameters, beside what the paper says of it."""
+    config = row.at(0)
     _, masks = prepare(config, dataset)
     assert masks is not None
     return {
         "model": config.model,
         "dataset": config.dataset,
-        "note": dataset.note,
         "sparsity": config.sparsity,
         "images": config.score_batch_size,
         "kept": masks.kept,
         "total": masks.total,
+        PAPER_KEPT: row.about[PAPER_KEPT],
         "weights": _counts(masks, weights=True),
         "biases": _counts(masks, weights=False),
     }
@@ -68,13 +62,13 @@ def _counts(masks: Masks, *, weights: bool) -> dict[str, list[int]]:
     }
 
 
-def measured_table(measured: Record) -> tuple[list[str], list[list[str]]]:
+def measured_table(found: Record) -> tuple[list[str], list[list[str]]]:
     """A line per network: the counts beside the paper's, and the layers at both ends."""
     heading = [
         "network", "data set", "sparsity %", "connections", "kept", "paper kept", "biases kept",
         "densest weight", "sparsest weight", "weights emptied",
     ]  # fmt: skip
-    return heading, [_cells(found) for found in measured["networks"]]
+    return heading, [_cells(one) for one in found["networks"]]
 
 
 def _cells(found: Record) -> list[str]:
@@ -86,7 +80,7 @@ def _cells(found: Record) -> list[str]:
         f"{100 * found['sparsity']:g}",
         f"{found['total']:,}",
         f"{found['kept']:,}",
-        PAPER.get((found["model"], found["sparsity"]), "-"),
+        found[PAPER_KEPT],
         f"{sum(kept for kept, _ in found['biases'].values()):,}",
         _share(*ranked[-1]),
         _share(*ranked[0]),
@@ -96,7 +90,7 @@ def _cells(found: Record) -> list[str]:
 
 def _share(name: str, counts: list[int]) -> str:
     kept, total = counts
-    return f"{name} {100 * kept / total:.2g}%"
+    return f"{name} {100 * kept / total:.3g}%"
 
 
 def draw(record: Record) -> Figure:
@@ -119,7 +113,7 @@ def _draw_panel(axes: Axes, found: Record) -> None:
     places = range(1, len(shares) + 1)
     axes.plot(places, shares, "o-", color=COLOURS[0], markersize=3, linewidth=1)
     axes.axhline(100 * found["kept"] / found["total"], color=COLOURS[1], linewidth=0.8)
-    plain_axes(axes, f"{found['model']}, {found['dataset']}")
+    plain_axes(axes, f"{found['model']}, {found['dataset']}, {100 * found['sparsity']:g}%")
     # Linear below a tenth of a percent, so that an emptied weight has a place.
     axes.set_yscale("symlog", linthresh=0.1)
     axes.set_ylim(0, 130)

@@ -1,0 +1,80 @@
+"""`snip reproduce --missing`: only what results do not hold, wherever it was done."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from cli_fixtures import Snip
+from reproduce_fixtures import NAME, TABLE, TRIAL, changed, record
+
+from snip.experiments import EXPERIMENTS
+from snip.experiments.reproduce import Reproduction
+from snip.experiments.request import Request
+from snip.experiments.work import Place
+
+
+@pytest.mark.usefixtures("reproduced_copy")
+def test_missing_runs_are_those_that_the_record_has_not(snip: Snip) -> None:
+    before = record()["rows"]
+    shutil.rmtree("runs")
+    again = (*TABLE, "--seeds", "2", "--dry-run")
+    assert "6 runs to do" in snip(*again)[1]
+    assert "0 runs to do" in snip(*again, "--missing")[1]
+    one_more = ("--only", "snip-0.95", "--seeds", "3", "--missing")
+    assert snip("reproduce", "table1", *TRIAL, *one_more)[0] == 0
+    (made,) = changed()
+    assert "snip-0.95" in made.parent.name
+    assert "seed2" in made.parent.name
+    after = record()["rows"]
+    assert [run["seed"] for run in after[2]["runs"]] == [0, 1, 2]
+    assert after[2]["runs"][:2] == before[2]["runs"]
+
+
+@pytest.mark.usefixtures("reproduced_copy")
+def test_runs_that_another_experiment_has_are_not_missing(snip: Snip) -> None:
+    fig1 = ("reproduce", "fig1", *TRIAL, "--only", "lenet-300-100", "--seeds", "2", "--dry-run")
+    shutil.rmtree("runs")
+    # Of table1's runs, two of the reference and two at 95% are rows of figure 1 too.
+    assert "18 runs to do" in snip(*fig1, "--missing")[1]
+    assert "22 runs to do" in snip(*fig1)[1]
+
+
+@pytest.mark.usefixtures("reproduced_copy")
+def test_what_was_written_since_the_command_began_is_not_missing() -> None:
+    results = Path("results") / f"{NAME}.json"
+    content = results.read_text()
+    results.unlink()
+    shutil.rmtree("runs")
+    request = Request(
+        Place(Path("runs")), Path("results"), seeds=2, scale=0.0002, only=("snip-0.95",),
+        missing=True,
+    )  # fmt: skip
+    work = Reproduction(EXPERIMENTS["table1"], request)
+    assert len(work.tasks()) == 2
+    results.write_text(content)
+    assert work.run()["done"] == 6
+    assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("reproduced_copy")
+def test_a_first_training_that_is_done_again_leaves_its_result_as_it_was(snip: Snip) -> None:
+    before = record()["rows"][1]["runs"]
+    assert before[0]["iterations"] == 2  # the reference of lenet-5-caffe, which LWC begins with
+    shutil.rmtree("runs")
+    code, _, _ = snip(
+        "reproduce", "table1", *TRIAL, "--only", "lwc-0.917_2it", "--seeds", "1", "--missing"
+    )
+    assert code == 0
+    assert len(changed()) == 2
+    after = record()["rows"]
+    assert after[1]["runs"] == before
+    assert [row["label"] for row in after if row["runs"]][-1] == "LWC"
+
+
+@pytest.mark.parametrize(
+    "flags", [["--missing"], ["granularity", "--time", "--missing"]]
+)  # fmt: skip
+def test_missing_is_refused_where_it_means_nothing(snip: Snip, flags: list[str]) -> None:
+    code, _, error = snip("reproduce", *flags)
+    assert code == 2
+    assert ("--missing" in error) == ("--time" in flags)
