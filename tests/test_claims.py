@@ -142,15 +142,19 @@ def test_where_the_paper_s_pruned_network_is_better(pruned: float, expected: boo
     assert "at 95% (table1)" in facts[0].text
 
 
-@pytest.mark.parametrize(("largest", "expected"), [(0.0186, False), (0.0183, True)])
+@pytest.mark.parametrize(("largest", "expected"), [(0.0189, False), (0.0188, True)])
 def test_scoring_batches_by_hand(largest: float, expected: bool) -> None:
+    """Three seeds differ by a deviation of 0.1 points: two standard errors are 0.115 points."""
+
     def errors(row: Row) -> list[float]:
-        return around(largest if row.config.score_batch_size == 10_000 else 0.02)
+        return [largest] * 3 if row.config.score_batch_size == 10_000 else around(0.02)
 
     (fact,) = BATCHES.facts({"fig3": record_with("fig3", errors)})
     assert fact.holds is expected
     assert "batch 1 2.00 ± 0.10% (3 seeds), the paper 1.94% (agrees); batch 10 " in fact.text
-    assert holds(BATCHES, gap=record_with("gap", errors)) == [expected, expected]
+    for name in ("gap", "gap-conv"):
+        found = {name: record_with(name, errors)}
+        assert [fact.holds for fact in BATCHES.facts(found)] == [expected, expected]
 
 
 def test_only_the_smallest_and_the_largest_batch_decide() -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from snip.experiments.drawing import COLOURS, PAPER_GREY, RULES, finish, new_figure, plain_axes
+from snip.experiments.judging import by_seed
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.runs import RunConfig
 
@@ -61,18 +62,9 @@ def _lowest(row: Record, _record: Record) -> str:
 
 
 def _gain(row: Record, record: Record) -> str:
-    """The difference to the base over the seeds of both, in points and in its standard errors.
-
-    Runs of one seed have the draws and the order of the data in common, so they are compared one
-    by one.
-    """
+    """The difference to the base over the seeds of both, in points and in its standard errors."""
     (base,) = (one for one in record["rows"] if one["label"] == BASE and _same(one, row))
-    theirs = {run["seed"]: run["test_error"] for run in base["runs"]}
-    found = [
-        100 * (run["test_error"] - theirs[run["seed"]])
-        for run in row["runs"]
-        if run["seed"] in theirs
-    ]
+    found = by_seed(row, base)
     if row is base or not found:
         return "-"
     difference = statistics.mean(found)

@@ -66,8 +66,8 @@ CLAIMS = (
     ),
     Claim(
         "Larger scoring batches help",
-        "the mean error of the largest batch is below that of the smallest by more than two "
-        "standard errors",
+        "seed by seed, the error of the largest batch is below that of the smallest, by more than "
+        "two standard errors of the differences",
         ("fig3", "gap", "gap-conv"),
         errors.scoring_batches,
     ),

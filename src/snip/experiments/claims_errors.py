@@ -12,6 +12,7 @@ from snip.experiments.judging import (
     Records,
     beside,
     gains,
+    gains_by_seed,
     loses_no_more,
     number,
     paper_rise,
@@ -115,7 +116,7 @@ def scoring_batches(records: Records) -> Iterator[Fact]:
         if smallest is None or largest is None:
             yield Fact(f"fig3: {shown}; of {min(sizes):,} and {max(sizes):,} one is not run yet")
         else:
-            yield Fact(f"fig3: {shown}", gains(largest, smallest))
+            yield Fact(f"fig3: {shown}", gains_by_seed(largest, smallest))
     for name in (GAP.name, GAP_CONV.name):
         yield from _large_batches(name, rows_run(records, name))
 
@@ -132,7 +133,7 @@ def _large_batches(name: str, rows: list[Record]) -> Iterator[Fact]:
         if base is None:
             yield Fact(f"{about}; the base is not run yet")
         else:
-            yield Fact(f"{about}, {_size(base)} {number(base)}", gains(row, base))
+            yield Fact(f"{about}, {_size(base)} {number(base)}", gains_by_seed(row, base))
 
 
 def _size(row: Record) -> int:

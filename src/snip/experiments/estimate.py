@@ -31,7 +31,7 @@ def show_estimate(work: Reproduction) -> float:
     seconds = sum(left.values())
     say(f"{len(tasks)} runs to do: about {duration(seconds)} of one core{_together(work, left)}.")
     if any(task.first is not None for task in tasks):
-        say("First trainings that rows share are counted once, and steps are of the last training.")
+        say("First trainings that rows share are counted once; steps are of the first training.")
     return seconds
 
 
@@ -63,5 +63,7 @@ def _show_measures(work: Reproduction) -> float:
     seconds = work.more.get(MADE, {}).get(MEASURED, {}).get("seconds", 0.0)
     took = f" It took {duration(seconds)} before." if seconds else " It takes some minutes."
     state = "is done by this code" if is_current(work.more, MEASURED) else "is to be done"
+    if work.request.missing and MEASURED in work.more:
+        state = "is not missing"
     say(f"It scores networks and trains nothing: no runs. This {state}.{took}")
     return seconds

@@ -7,6 +7,7 @@ over the root of the number of seeds. A difference of two rows counts from two s
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -85,6 +86,25 @@ def gains(row: Record, base: Record) -> bool | None:
     """Whether the error is below the base's by more than two standard errors."""
     error = _standard_error(row, base)
     return None if error is None else bool(-_rise(row, base) > DEVIATIONS * error)
+
+
+def by_seed(row: Record, base: Record) -> list[float]:
+    """By how many points each seed's error is above that of the same seed in the base.
+
+    Runs of one seed have the draws and the order of the data in common.
+    """
+    theirs = {run["seed"]: run["test_error"] for run in base["runs"]}
+    pairs = [(run["test_error"], theirs.get(run["seed"])) for run in row["runs"]]
+    return [100 * (ours - other) for ours, other in pairs if other is not None]
+
+
+def gains_by_seed(row: Record, base: Record) -> bool | None:
+    """`gains` by the differences of the seeds that both have; None if that is one, or none."""
+    found = by_seed(row, base)
+    if len(found) < 2:
+        return None
+    error = statistics.stdev(found) / math.sqrt(len(found))
+    return bool(-statistics.mean(found) > DEVIATIONS * error)
 
 
 def paper_rise(row: Record, base: Record) -> float | None:

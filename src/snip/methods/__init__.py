@@ -57,7 +57,7 @@ def named_method(method: str | Score | Method) -> tuple[str, AtInitialisation]:
             raise InputError(
                 f"method {method!r} prunes while it trains, by phases of its own, and scores "
                 "nothing at the start: it is for snip.prune(model, data, method=...) and for "
-                "snip train --method; here use one that scores, such as 'snip'."
+                "snip run --method; here use one that scores, such as 'snip'."
             )
         return method, found
     if isinstance(method, AtInitialisation):
