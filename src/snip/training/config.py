@@ -63,7 +63,9 @@ class TrainConfig:
         object.__setattr__(self, name, checked_number(name, getattr(self, name), **limits))
 
     def _check_last(self, name: str, factor: float) -> None:
-        """Refuse what the drops would make too large a number."""
+        """Refuse a factor that would make too large a number of it, drop after drop."""
+        if factor <= 1:
+            return
         try:
             last = getattr(self, name) * factor ** len(self.lr_drops)
         except OverflowError:
