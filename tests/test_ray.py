@@ -123,6 +123,10 @@ def test_a_cluster_that_runs_already_is_used_by_its_address(
     try:
         wait_until(lambda: is_listening(int(ports["ray-client-server-port"])), cluster)
         on = f"ray://127.0.0.1:{ports['ray-client-server-port']}"
+        alone = [sys.executable, "-c", f"import ray; ray.init(address={on!r})"]
+        tried = subprocess.run(alone, env=environment, capture_output=True, timeout=PATIENCE)
+        if tried.returncode != 0:  # On some machines Ray does not reach its own cluster like this.
+            pytest.skip("Ray's own client does not reach a cluster of Ray's on this machine")
         process = start(tmp_path, "--seeds", "1", "--on", on, scale=0.0002)
         _, error = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, error
