@@ -8,7 +8,7 @@ from pathlib import Path
 
 from snip.experiments.granularity import GRANULARITY
 from snip.experiments.kinds import Record
-from snip.experiments.methods import CONTROLLED, METHODS_EXPERIMENT, METHODS_HERE, SPARSITIES, STEPS
+from snip.experiments.methods import CONTROLLED, METHODS_EXPERIMENT, METHODS_HERE, SPARSITIES, TRAIN
 from snip.experiments.summary import LEGEND, shown
 from snip.experiments.table1 import SECONDS, TABLE1
 from snip.experiments.tables import markdown, table_of, what_was_run
@@ -41,7 +41,7 @@ def _table(records: Records, _results: Path) -> str:
         name = METHODS_EXPERIMENT.name
         parts.append(_not_run(name, "The comparison of the methods at initialisation is"))
     else:
-        parts += [_by_sparsity(record, model) for model in STEPS]
+        parts += [_by_sparsity(record, model) for model in TRAIN]
         parts.append(f"Test error in %, selected on validation. {what_was_run(record)}")
     record = records.get(TABLE1.name)
     if record is None:

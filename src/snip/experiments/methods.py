@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from snip.experiments.drawing import COLOURS, MARKERS, finish, new_figure, plain_axes
 from snip.experiments.kinds import Experiment, Record, Row
+from snip.experiments.table1 import CONV, CONV_SHORT, SMALL
 from snip.methods import METHODS, AtInitialisation
 from snip.methods.controls import CONTROLS
 from snip.runs import RunConfig
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SPARSITIES = (0.9, 0.95, 0.98, 0.99, 0.995)
-STEPS = {"lenet-300-100": 25_000, "lenet-5-caffe": 5_400}
-CONTROLLED = ("lenet-300-100", 0.98)  # where the controls are run
+# At the paper's rate of 0.1 six of the ten methods diverge on lenet-5-caffe at 90%.
+TRAIN = {SMALL: shortened(paper_schedule("mnist"), 25_000), CONV: CONV_SHORT}
+CONTROLLED = (SMALL, 0.98)  # where the controls are run
 METHODS_HERE = tuple(name for name, one in METHODS.items() if isinstance(one, AtInitialisation))
 
 
@@ -25,7 +27,7 @@ def rows() -> list[Row]:
     """Every method at every sparsity on both networks, then the controls."""
     made = [
         Row(name, _config(model, sparsity, name))
-        for model in STEPS
+        for model in TRAIN
         for sparsity in SPARSITIES
         for name in METHODS_HERE
     ]
@@ -37,15 +39,14 @@ def rows() -> list[Row]:
 
 
 def _config(model: str, sparsity: float, method: str, control: str = "none") -> RunConfig:
-    train = shortened(paper_schedule("mnist"), STEPS[model])
-    return RunConfig(model, sparsity, method=method, control=control, train=train)
+    return RunConfig(model, sparsity, method=method, control=control, train=TRAIN[model])
 
 
 def draw(record: Record) -> Figure:
     """Error against sparsity for each network, and the controls as points in a row per method."""
     figure = new_figure(11.0, 7.2)
     run = {row["config"]["model"] for row in record["rows"] if row["runs"]}
-    models = [model for model in STEPS if model in run] or list(STEPS)
+    models = [model for model in TRAIN if model in run] or list(TRAIN)
     places: Any = [models, ["controls"] * len(models)]
     panels = figure.subplot_mosaic(places, height_ratios=(1.25, 1))
     for model in models:
@@ -124,8 +125,9 @@ METHODS_EXPERIMENT = Experiment(
     seeds=3,
     draw=draw,
     notes=(
-        "The paper's schedule squeezed into 25,000 steps (lenet-300-100) and 5,400 "
-        "(lenet-5-caffe, ten epochs); the scored weights are trained",
+        "lenet-300-100: the paper's schedule squeezed into 25,000 steps; lenet-5-caffe: ten epochs "
+        "at the rate 0.02, because at the paper's 0.1 most of the methods diverge at 90%; the "
+        "scored weights are trained",
         "Controls: the method's masks shuffled in each parameter, random at its densities, around "
         "re-drawn weights, and of its scores turned upside down",
     ),

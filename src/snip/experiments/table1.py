@@ -7,12 +7,13 @@ from dataclasses import asdict
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.methods import METHODS
 from snip.runs import RunConfig
-from snip.training import TrainConfig
+from snip.training import TrainConfig, shortened
 
 SECONDS = "seconds (fastest seed)"
 SMALL, CONV = "lenet-300-100", "lenet-5-caffe"
 # Caffe's recipe for LeNet-5 is 10,000 steps of 64: 20 epochs of 540 steps are about as long.
 CONV_TRAIN = TrainConfig(lr=0.02, iterations=10_800, lr_drops=(5_400, 8_100))
+CONV_SHORT = shortened(CONV_TRAIN, 5_400)  # ten epochs, where many networks are compared
 # Method, its name in the paper, and for each network the sparsity and the paper's error.
 RIVALS = (
     ("lwc", "LWC", (0.917, "1.6"), (0.917, "0.8")),
