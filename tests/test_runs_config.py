@@ -170,3 +170,11 @@ def test_the_authors_way_does_not_rename_the_folders_of_old_runs():
     assert "floor" not in RunConfig("mine:build", 0.95, floor=0).identity()
     assert RunConfig("mine:build", 0.95).identity()["floor"] == "auto"
     assert RunConfig("lenet-300-100", 0.95, batch_norm="train").identity()["batch_norm"] == "train"
+
+
+def test_the_name_of_a_run_shows_its_granularity() -> None:
+    """A pruned run's alone: the dense reference is the same for every granularity."""
+    blocks = RunConfig("lenet-300-100", 0.9, granularity="4x4")
+    assert "_snip-0.9_4x4_75000it_" in blocks.folder_name
+    dense = RunConfig("lenet-300-100", 0)
+    assert dataclasses.replace(dense, granularity="4x4").folder_name == dense.folder_name

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +17,7 @@ from snip.methods.controls import CONTROLS, NONE, REDRAW
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
 from snip.models.resolve import OWN
+from snip.runs import naming
 from snip.scoring.settings import REDUCTIONS, Scoring
 from snip.selection.budgets import SCOPES, Scope, checked_sparsity
 from snip.selection.checks import check_request
@@ -30,12 +28,7 @@ from snip.training.schedule import first_training, paper_schedule
 # The paper's text trains the scored weights; the authors' code draws them again.
 PROTOCOLS = ("train-scored", REDRAW)
 TRUE, SHUFFLED = LABELS = ("true", "shuffled")
-# Fields that decide only the masks: they make no difference to a dense run, which has none.
-SCORING = (
-    "method", "initializer", "score_batch_size", "score_batches", "reduction", "decay",
-    "granularity", "scope", "floor", "budget", "batch_norm", "control",
-)  # fmt: skip
-# Of these, and of the protocol, a method that prunes a trained network obeys none.
+# A method that prunes a trained network obeys none of these.
 UNUSED = (
     "protocol", "score_batches", "reduction", "decay", "granularity", "scope", "budget", "control",
 )  # fmt: skip
@@ -145,31 +138,12 @@ class RunConfig:
 
     def identity(self) -> dict[str, Any]:
         """What tells this run from others: the fields that are not at their default."""
-        # Without the defaults: a field that is added later must not rename the folders of old runs.
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        defaults["engine"] = "dense"  # which was the default once: names stay as they were
-        # Which these were for every network when folders got names.
-        defaults |= {"batch_norm": "eval", "floor": 0.0}
-        train_defaults = TrainConfig().to_dict()
-        ours = self.to_dict()
-        train = ours.pop("train")
-        skipped = SCORING if self.sparsity == 0 else ()
-        return {
-            **{k: v for k, v in ours.items() if v != defaults[k] and k not in skipped},
-            **{f"train.{k}": v for k, v in train.items() if v != train_defaults[k]},
-        }
+        return naming.identity(self)
 
     @property
     def folder_name(self) -> str:
         """A readable name that differs for every configuration."""
-        digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
-        pruned = f"{self.method}-{self.sparsity:g}" if self.sparsity else "dense"
-        parts = [self.model, self.dataset, pruned]
-        parts += [self.protocol] if self.protocol == REDRAW else []
-        parts += [self.control] if self.control != NONE else []
-        parts += [f"{self.labels}-labels"] if self.labels != TRUE else []
-        parts += [f"{self.training.iterations}it", f"seed{self.seed}", digest[:8]]
-        return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts)
+        return naming.folder_name(self)
 
     def _usual_training(self) -> TrainConfig:
         during = training_method(self.method) is not None and self.sparsity
