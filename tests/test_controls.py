@@ -13,6 +13,8 @@ from snip.methods import METHODS
 from snip.methods.controls import CONTROLS, inverted, randomized, shuffled
 from snip.models import build
 from snip.runs import RunConfig, prepare
+from snip.selection.granularity import checked_granularity
+from snip.selection.select import best
 from snip.training import TrainConfig
 
 CONFIG = RunConfig("lenet-300-100", 0.95, train=TrainConfig(iterations=100, lr_drops=()))
@@ -112,3 +114,21 @@ def test_no_control_renames_no_folder_and_an_unknown_one_is_refused():
     )
     with pytest.raises(snip.InputError, match="unknown control 'shufle': did you mean 'shuffle'"):
         dataclasses.replace(CONFIG, control="shufle")
+
+
+@pytest.mark.parametrize("control", ["shuffle", "random"])
+@pytest.mark.parametrize(
+    ("granularity", "sparsity"), [("4x4", 0.9), ("2:4", 0.5), ("channel", 0.9)]
+)
+def test_a_run_shuffles_what_its_method_keeps_whole(mnist, control, granularity, sparsity):
+    config = RunConfig("lenet-5-caffe", sparsity, granularity=granularity, train=CONFIG.train)
+    _, plain = prepare(config, mnist)
+    model, masks = prepare(dataclasses.replace(config, control=control), mnist)
+    assert masks != plain
+    assert masks.provenance.granularity == granularity
+    # Blocks at a border are smaller, so that a few connections may be left over.
+    assert plain.kept - 100 <= masks.kept <= plain.kept
+    whole = checked_granularity(granularity).on(model, torch.zeros(1, 1, 28, 28))
+    scores = {name: mask.float() for name, mask in masks.items()}
+    again = best(whole, scores, masks.kept, None)  # which selects whole blocks, n of m, or units
+    assert all(torch.equal(again[name], mask) for name, mask in masks.items())

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from snip.anatomy.parameters import Predicate, left_out
-from snip.common.errors import InputError, nearest
+from snip.common.errors import InputError, KindError, nearest
 from snip.distributed.models import ranks_of
 from snip.masks import Masks, versions
 from snip.methods import (
@@ -23,6 +23,7 @@ from snip.methods import (
     training_method,
 )
 from snip.methods.during import prune_trained
+from snip.methods.kinds import DATA
 from snip.methods.ranking import AUTO, scored_and_selected
 from snip.methods.rounds import Scorer
 from snip.methods.shared import (
@@ -44,6 +45,7 @@ from snip.scoring.settings import Scoring, checked_scoring
 from snip.selection.budgets import Scope, check_scope_names
 from snip.selection.checks import check_request, require_some_kept
 from snip.selection.granularity import (
+    Channel,
     Granularity,
     asked_sparsity,
     check_granularity,
@@ -59,7 +61,7 @@ OF_TRAINING = ("model", "batches", "sparsity", "params", "method", "training")
 
 def prune(
     model: nn.Module,
-    batches: Any,
+    batches: Any = None,
     *,
     sparsity: float | None = None,
     loss_fn: LossFn | None = None,
@@ -77,7 +79,8 @@ def prune(
 
     `batches` is one batch (a tensor, a mapping, or a tuple or list with a tensor in it) or an
     iterable of them; `loss_fn(model, batch)` is cross-entropy of an (inputs, targets) pair unless
-    given. `method` is a name in `snip.methods.METHODS` or a function that scores; `scoring` says
+    given. Random, magnitude and ERK need none; with some, the paths of the network are followed.
+    `method` is a name in `snip.methods.METHODS` or a function that scores; `scoring` says
     how it scores. `granularity` is what is kept or removed whole: "element", single connections;
     "channel", units, which `snip.shrink` then takes out; n of m inputs such as "2:4", which needs
     no sparsity; blocks of a weight such as "4x4". `floor` is what each layer keeps at least:
@@ -101,6 +104,7 @@ def prune(
     ranks = ranks_of(model)
     with ranks.together():
         name, chosen, asked = _checked(model, params, method, training, asked)
+        batches = _batches(batches, name, chosen, asked)
     check_alike(ranks, model, params, batches, {**asked, "method": name})
     warn_of_own_masks(model)
     warn_of_zeros(model, params)
@@ -137,6 +141,24 @@ def _checked(
     require_some_kept(count, float(asked["sparsity"]))
     check_shared(model, name, chosen, asked)
     return name, chosen, asked
+
+
+def _batches(given: Any, name: str, method: AtInitialisation, asked: dict[str, Any]) -> Any:
+    """The batches; none at all if nothing that is asked for depends on them."""
+    if given is not None:
+        return given
+    depends = {
+        f"method {name!r}": method.reads == DATA or method.called,
+        "budget 'flops'": asked["budget"] == "flops",
+        "granularity 'channel'": isinstance(asked["granularity"], Channel),
+    }
+    for what, called in depends.items():
+        if called:
+            raise KindError(
+                f"batches is missing: {what} must see what the model is called with. Give one "
+                "batch, such as (inputs, targets)."
+            )
+    return ()
 
 
 def checked_settings(

@@ -24,25 +24,30 @@ from snip.methods import AtInitialisation, Score, named_method
 from snip.methods.random import fresh_generator
 from snip.scoring.gradients import Scores
 from snip.selection.budgets import layers
-from snip.selection.granularity import Element
-from snip.selection.topk import keep_top
+from snip.selection.granularity import Element, Granularity
+from snip.selection.select import best
 
 SHUFFLE, RANDOM, REDRAW, INVERT = "shuffle", "random", "redraw", "invert"
 NONE = "none"
 CONTROLS = (SHUFFLE, RANDOM, REDRAW, INVERT)
 
 
-def shuffled(masks: Masks) -> Masks:
+def shuffled(masks: Masks, granularity: Granularity = Element()) -> Masks:
     """The masks with the places of each parameter shuffled; each keeps as many as it did.
 
-    Like `randomized`, this draws from torch's global generator, as the method "random" does.
+    Like `randomized`, this draws from torch's global generator, as the method "random" does. Masks
+    of blocks, patterns or units become masks of single connections, unless `granularity` says what
+    is drawn whole: `snip.Block(4, 4).on(model, batch)` for "4x4". Blocks at a border are smaller,
+    so that a parameter may keep a little less.
     """
-    return _drawn(masks, [[name] for name in masks]).with_provenance(control=SHUFFLE)
+    groups = [[name] for name in masks]
+    return _drawn(masks, groups, granularity).with_provenance(control=SHUFFLE)
 
 
-def randomized(masks: Masks) -> Masks:
+def randomized(masks: Masks, granularity: Granularity = Element()) -> Masks:
     """Random masks that keep as many connections of each layer, its weights and biases alike."""
-    return _drawn(masks, layers(masks).values()).with_provenance(control=RANDOM)
+    groups = layers(masks).values()
+    return _drawn(masks, groups, granularity).with_provenance(control=RANDOM)
 
 
 def inverted(method: str | Score | AtInitialisation) -> AtInitialisation:
@@ -57,15 +62,21 @@ def inverted(method: str | Score | AtInitialisation) -> AtInitialisation:
 
 
 # Those that make other masks of a method's.
-OF_MASKS: dict[str, Callable[[Masks], Masks]] = {SHUFFLE: shuffled, RANDOM: randomized}
+OF_MASKS: dict[str, Callable[[Masks, Granularity], Masks]] = {
+    SHUFFLE: shuffled,
+    RANDOM: randomized,
+}
 
 
-def _drawn(masks: Masks, groups: Iterable[list[str]]) -> Masks:
-    """Masks that keep as many single connections of each group, drawn at random."""
+def _drawn(masks: Masks, groups: Iterable[list[str]], granularity: Granularity) -> Masks:
+    """Masks that keep as many connections of each group, drawn at random."""
+    if not granularity.takes_shares:  # it decides itself what each layer keeps, as it did before
+        groups = [list(masks)]
     generator = fresh_generator()
     kept: dict[str, torch.Tensor] = {}
     for names in groups:
         scores = {name: torch.rand(masks[name].shape, generator=generator) for name in names}
-        kept |= keep_top(scores, sum(int(masks[name].count_nonzero()) for name in names))
+        count = sum(int(masks[name].count_nonzero()) for name in names)
+        kept |= best(granularity, scores, count, None)
     drawn = Masks({name: kept[name] for name in masks}, masks.provenance)
-    return drawn.with_provenance(granularity=str(Element()))
+    return drawn.with_provenance(granularity=str(granularity))

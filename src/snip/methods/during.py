@@ -8,14 +8,17 @@ from typing import Any
 from torch import nn
 
 from snip.anatomy.parameters import Predicate, is_weight, left_out, unwrap
+from snip.common.errors import KindError
 from snip.data.dataset import Dataset
 from snip.masks import Masks, held_masks, release, versions
 from snip.methods.course import Course
 from snip.methods.kinds import DuringTraining
 from snip.methods.layers import require_layers, require_no_norms
+from snip.scoring.batches import one_sample
 from snip.scoring.checks import scorable_parameters
 from snip.selection.budgets import OWN, checked_sparsity, kept_count
 from snip.selection.checks import require_left, require_some_kept
+from snip.selection.costs import uses
 from snip.selection.repair import with_a_path
 from snip.training.config import TrainConfig
 from snip.training.parts import data_for, data_of
@@ -54,17 +57,20 @@ def prune_in_phases(
     stay = [n for n in scorable_parameters(model, params) if n not in weights]
     out = left_out(model, params) | dict.fromkeys(stay, "bias, kept")
     course = Course(phases, float(sparsity), weights)
+    inputs, _ = course.batches(1)[0]
     masks = method.prune(course).with_provenance(
         method=name,
         scope=OWN,
         sparsity_asked=float(sparsity),
         left_out=out,
         seed=phases.config.seed,
+        uses=uses(model, inputs),
         versions=versions(),
+        **one_sample(inputs),
     )
     masks.apply(model)
     # Nothing is repaired, which would not be the method any more; but the user hears of it.
-    with_a_path(model, masks, ((course.batches(1)[0][0],), {}), None, repair=False)
+    with_a_path(model, masks, ((inputs,), {}), None, repair=False)
     return masks
 
 
@@ -82,6 +88,11 @@ def prune_trained(
     Phases are parts of `training`. If anything fails, the model is as it was.
     """
     competing(name, method, model, params, sparsity)
+    if training is not None and not isinstance(training, TrainConfig):
+        raise KindError(
+            f"training is a {type(training).__name__}: give a snip.TrainConfig, such as "
+            "TrainConfig(lr=0.02, iterations=10_000)."
+        )
     if isinstance(data, Dataset):
         config = training or _usual(len(data.train) // TrainConfig().batch_size)
         parts = data_for(data, config)

@@ -67,6 +67,7 @@ class AtInitialisation:
     that a round has removed may come back in a later one; `score` then takes a keyword `dense`
     too, the weights by name as they were before any round. `scope` is who competes with whom, for
     a method that decides it. `reads` is what the scores depend on: DATA, WEIGHTS or NOTHING.
+    `called`: whether it must know how the model is called, though it reads no data.
     `shared` are the ways in which several processes may share the model: those in which the scores
     are the same as in one process, as sums over the data of all of them are.
     """
@@ -77,6 +78,7 @@ class AtInitialisation:
     returns: bool = False
     scope: str | None = None
     reads: str = DATA
+    called: bool = False
     shared: tuple[str, ...] = ()
 
 

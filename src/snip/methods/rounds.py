@@ -83,8 +83,9 @@ class Scorer:
 
     def _first(self) -> Scores:
         reads_data = self.method.reads == DATA
-        if sharing(self.model) == SHARDED:
-            return self.scores()  # of parts of layers, no paths can be followed
+        # Of parts of layers, or of a model that nobody has called, no paths can be followed.
+        if sharing(self.model) == SHARDED or self.seen.none_given:
+            return self.scores()
         with count_uses(self.model) as counter:
             if reads_data:
                 scores = self.scores()

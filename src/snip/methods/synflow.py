@@ -145,5 +145,6 @@ SYNFLOW = AtInitialisation(
     Needs("synaptic flow", prunings=str(ROUNDS), hyperparameters=True),
     rounds=exponential(ROUNDS),
     reads=WEIGHTS,
+    called=True,
     shared=(REPLICATED,),
 )

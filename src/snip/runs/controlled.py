@@ -7,15 +7,17 @@ from typing import Any
 from torch import nn
 
 from snip.algorithm import prune
+from snip.anatomy.calling import example
 from snip.anatomy.copying import copy_of
 from snip.masks import Masks
 from snip.methods.controls import INVERT, NONE, OF_MASKS, inverted
+from snip.selection.granularity import checked_granularity
 
 
 def prune_controlled(
-    model: nn.Module, batches: Any, *, method: str, control: str, **settings: Any
+    model: nn.Module, batches: list[Any], *, method: str, control: str, **settings: Any
 ) -> Masks:
-    """What `snip.prune` does, or what the named control makes of it."""
+    """What `snip.prune` does, or what the named control makes of it, whole units as whole units."""
     if control == NONE:
         return prune(model, batches, method=method, **settings)
     if control == INVERT:
@@ -23,6 +25,8 @@ def prune_controlled(
         masks = masks.with_provenance(method=method, control=control)
     else:
         # The control keeps connections that the method removes: their weights must not be zero.
-        masks = OF_MASKS[control](prune(copy_of(model), batches, method=method, **settings))
+        masks = prune(copy_of(model), batches, method=method, **settings)
+        whole = checked_granularity(settings["granularity"]).on(model, example(model, batches[0]))
+        masks = OF_MASKS[control](masks, whole)
     masks.apply(model)
     return masks

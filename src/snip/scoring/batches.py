@@ -106,6 +106,11 @@ class SeenBatches:
         self.first: torch.Tensor | None = None
 
     @property
+    def none_given(self) -> bool:
+        """Whether there are no batches at all, as methods may have it that need none."""
+        return isinstance(self.batches, tuple) and not self.batches
+
+    @property
     def can_be_read_again(self) -> bool:
         """Whether a second pass sees batches too; a generator is used up by the first.
 
@@ -132,10 +137,13 @@ class SeenBatches:
     def provenance(self) -> dict[str, Any]:
         """How many batches and samples went by, and what one sample looks like."""
         found: dict[str, Any] = {"batches": self.count, "samples": self.samples}
-        if self.first is not None:
-            found["input_shape"] = tuple(self.first.shape[1:])
-            found["input_dtype"] = str(self.first.dtype).removeprefix("torch.")
-        return found
+        return found if self.first is None else found | one_sample(self.first)
+
+
+def one_sample(inputs: torch.Tensor) -> dict[str, Any]:
+    """What one sample of a batch looks like, for the provenance."""
+    dtype = str(inputs.dtype).removeprefix("torch.")
+    return {"input_shape": tuple(inputs.shape[1:]), "input_dtype": dtype}
 
 
 def checked_loss(loss: Any, index: int) -> torch.Tensor:

@@ -72,7 +72,7 @@ def select(
     check_scores(scores)
     check_within(scores, within or {})
     if isinstance(granularity, NofM):
-        kept = keep_n_of_m(granularity, scores, within)
+        kept = best(granularity, scores, 0, within)
     elif costs is not None:
         kept = _by_cost(granularity, scores, sparsity, within, costs)
     elif floor:
@@ -91,7 +91,7 @@ def select(
     return masks
 
 
-def _best(
+def best(
     granularity: Granularity,
     scores: Tensors,
     budget: Cost,
@@ -100,10 +100,12 @@ def _best(
     *,
     reach: bool = False,
 ) -> dict[str, torch.Tensor]:
-    """The best connections, or groups of them, that the budget pays for.
+    """The best connections, or groups of them, that the budget pays for; of n:m the pattern.
 
     With `reach`, groups that do not fit it exactly go beyond it, and do not stay below.
     """
+    if isinstance(granularity, NofM):
+        return keep_n_of_m(granularity, scores, within)
     if isinstance(granularity, Block):
         return keep_blocks(granularity, scores, budget, within, costs, reach=reach)
     if isinstance(granularity, Channel):
@@ -123,7 +125,7 @@ def _keep(
 ) -> dict[str, torch.Tensor]:
     """The `count` highest scores, or an error if fewer connections than that are left."""
     require_left(count, scores, within)
-    return _best(granularity, scores, count, within, reach=reach)
+    return best(granularity, scores, count, within, reach=reach)
 
 
 def _floor_groups(scores: Tensors, packed: Packed) -> dict[str, list[str]]:
@@ -205,7 +207,7 @@ def _by_cost(
             f"the model is pruned already, to {float(1 - left / total):.4%} of its cost saved: ask "
             f"for a higher sparsity than {sparsity:g}."
         )
-    return _best(granularity, scores, affordable, within, exact)
+    return best(granularity, scores, affordable, within, exact)
 
 
 def _floor_of(

@@ -24,9 +24,15 @@ class Loader:
     """Batches of the user's own, such as a DataLoader, in the place of `Batches`."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
+        kind = type(batches).__name__
+        if isinstance(batches, torch.utils.data.Dataset):
+            raise KindError(
+                f"the data is a {kind} of single samples: give its batches, such as "
+                "DataLoader(data, batch_size=100, shuffle=True)."
+            )
         if isinstance(batches, Iterator) or not isinstance(batches, Sized):
             raise KindError(
-                f"the data is a {type(batches).__name__}, which cannot be read again and again: a "
+                f"the data is a {kind}, which cannot be read again and again: a "
                 "method that trains needs a snip data set, a DataLoader or a list of batches."
             )
         first: Any = next(iter(batches), ())
@@ -35,6 +41,12 @@ class Loader:
             raise KindError(
                 "the data holds no (inputs, labels) pairs of tensors: a method that trains does so "
                 "by cross-entropy, on such batches alone."
+            )
+        inputs, labels = first
+        if labels.ndim == 0 or inputs.shape[:1] != labels.shape[:1]:
+            raise InputError(
+                f"the first batch has inputs {tuple(inputs.shape)} and labels "
+                f"{tuple(labels.shape)}: give one label for each input."
             )
         self.batches = batches
         self.images = len(batches) * len(first[1])  # in an epoch, if all batches are as large
