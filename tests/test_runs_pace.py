@@ -1,6 +1,7 @@
 """How long runs take: told by finished runs, or by a few steps that were timed."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from snip.common.cache import cache_folder
 from snip.engine.convert.timings import Timings
 from snip.experiments.granularity import SMALL_VGG
 from snip.runs import RunConfig, RunResult
-from snip.runs.pace import PHASES, SAVED, Pace
+from snip.runs.pace import PHASES, POWER, Pace
 from snip.runs.step_time import FEW, remembered_step_seconds, step_seconds, whole_batch
 from snip.training import TrainConfig, train_step
 
@@ -24,11 +25,13 @@ NAME = (CONFIG.model, CONFIG.dataset)
 
 @pytest.fixture
 def took(finished_run: Path) -> Callable[..., RunResult]:
-    """A finished run of 200 steps with these changes, which took so long."""
+    """A finished run of 200 steps with these changes, which took so long, and `rest` beside."""
     result = RunResult.read(finished_run)
 
-    def made(seconds: float, **changes: object) -> RunResult:
-        return replace(result, config=replace(CONFIG, **changes), seconds=seconds)
+    def made(seconds: float, rest: float = 0.0, **changes: object) -> RunResult:
+        config = replace(CONFIG, **changes)
+        pace = config.last_training.iterations / seconds if seconds else 1e9
+        return replace(result, config=config, seconds=seconds + rest, steps_per_second=pace)
 
     return made
 
@@ -48,19 +51,85 @@ def test_the_fastest_of_equal_runs_tells(took: Callable[..., RunResult]) -> None
     assert pace.seconds(halves) == pytest.approx(25)
 
 
-def test_between_two_sparsities_on_a_straight_line(took: Callable[..., RunResult]) -> None:
+def test_between_two_sparsities_by_the_power_that_leads_from_one_to_the_other(
+    took: Callable[..., RunResult],
+) -> None:
     pace = Pace()
-    pace.learn([took(90.0, sparsity=0), took(30.0, sparsity=0.8), took(10.0)])
-    told = [pace.seconds(replace(CONFIG, sparsity=s)) for s in (0, 0.4, 0.8, 0.85, 0.9, 0.99)]
-    assert told == pytest.approx([90, 60, 30, 20, 10, 10])
+    pace.learn([took(90.0, sparsity=0), took(30.0), took(10.0, sparsity=0.99)])
+    half = 1 - 0.1**0.5  # as far from the dense network as from 90%, on a scale of logarithms
+    told = [pace.seconds(replace(CONFIG, sparsity=s)) for s in (0, half, 0.9, 0.99, 0.9999)]
+    beyond = 10 * 0.01**POWER
+    assert told == pytest.approx([90, (90 * 30) ** 0.5, 30, 10, beyond])
     assert pace.seconds(replace(CONFIG, engine="dense")) == pytest.approx(90)
+    tiny = pace.seconds(replace(CONFIG, sparsity=1e-300))  # which 1 - 1e-300 does not tell from 0
+    assert tiny == pytest.approx(90)
+
+
+def test_a_much_shorter_run_tells_nothing(took: Callable[..., RunResult]) -> None:
+    """Its first steps, which are slow, are most of it."""
+    trial = took(3.0, train=replace(TRAIN, iterations=19))
+    pace = Pace(measured={NAME: 0.01 / 20})
+    untold = pace.seconds(CONFIG)
+    pace.learn([trial])
+    assert pace.seconds(CONFIG) == untold
+    assert pace.seconds(trial.config) == pytest.approx(3)
+    pace.learn([took(3.0, train=replace(TRAIN, iterations=20))])
+    assert pace.seconds(CONFIG) == pytest.approx(30)
+    pace = Pace()
+    pace.learn([trial])
+    pace.measure(CONFIG)  # so that a dense step tells what the trial does not
+    assert pace.measured.keys() == {NAME}
+
+
+def test_evaluations_are_told_apart(took: Callable[..., RunResult]) -> None:
+    """A trial of a tenth of the steps has ten evaluations, where the whole run has two."""
+    trial = replace(TRAIN, iterations=20, eval_every=2)
+    pace = Pace()
+    pace.learn([took(1.0, rest=5.0, train=trial)])
+    assert pace.seconds(replace(CONFIG, train=trial)) == pytest.approx(6)
+    assert pace.seconds(replace(CONFIG, train=replace(TRAIN, eval_every=100))) == pytest.approx(11)
+    # 0 is once per epoch, which 54,000 images have; the end is evaluated too.
+    epochs = replace(TRAIN, iterations=201, batch_size=540)
+    pace.learn([took(100.0, rest=30.0, sparsity=0.5, train=epochs)])
+    longer = replace(CONFIG, sparsity=0.5, train=replace(epochs, iterations=402))
+    assert pace.seconds(longer) == pytest.approx(200 + 50)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_a_run_that_took_no_time_tells_nothing(
+    took: Callable[..., RunResult], seconds: float
+) -> None:
+    pace = Pace()
+    pace.learn([took(seconds), took(1.0, sparsity=0)])
+    assert pace.seconds(replace(CONFIG, sparsity=0.5)) == pytest.approx(0.5**POWER)
+
+
+# Milliseconds of a step on one core, dense and pruned; of the last two the ratio in the README.
+MEASURED = {
+    "lenet-5-caffe": (24.0, {0.9: 10.0, 0.98: 4.8, 0.99: 3.4}),
+    "lstm-s": (28.0, {0.95: 7.8}),
+    "lstm-b": (109.0, {0.95: 19.7}),
+    "gru-b": (86.5, {0.95: 16.6}),
+    "vgg-like": (2.2, {0.97: 1.0}),
+    "wrn-16-8": (1.95, {0.95: 1.0}),
+}
+
+
+def test_a_dense_step_tells_a_pruned_one_within_a_factor_of_two() -> None:
+    for model, (dense, pruned) in MEASURED.items():
+        for sparsity, milliseconds in pruned.items():
+            config = RunConfig(model, sparsity, train=TrainConfig(iterations=1, lr_drops=()))
+            pace = Pace(measured={(model, config.dataset): dense / 100})
+            told = pace.seconds(config)
+            assert told is not None
+            assert 0.5 < told / milliseconds < 2, (model, sparsity)
 
 
 def test_what_is_not_known_is_told_by_a_dense_step(took: Callable[..., RunResult]) -> None:
     pace = Pace(measured={NAME: 0.01 / 20})  # 10 ms for a step of 20 images
     dense = replace(CONFIG, sparsity=0)
     assert pace.seconds(dense) == pytest.approx(2)
-    assert pace.seconds(CONFIG) == pytest.approx(2 * (1 - 0.9 * SAVED))
+    assert pace.seconds(CONFIG) == pytest.approx(2 * 0.1**POWER)
     rival = replace(CONFIG, method="lwc")
     assert pace.seconds(rival) == pytest.approx(2 * PHASES[rival.method])
     phases = {"first training": {"iterations": 60, "seconds": 100.0},
@@ -82,7 +151,7 @@ def test_only_what_no_run_tells_is_timed(took: Callable[..., RunResult]) -> None
     assert pace.measured.keys() == {NAME}
     sparse, dense = (pace.seconds(replace(CONFIG, sparsity=s)) for s in (0.1, 0))
     assert dense is not None
-    assert sparse == pytest.approx(dense + (6 - dense) * 0.1 / 0.9)
+    assert sparse == pytest.approx(dense * (6 / dense) ** (math.log(0.9) / math.log(0.1)))
 
 
 def test_the_pace_of_a_folder(finished_run: Path, tmp_path: Path) -> None:
@@ -90,7 +159,7 @@ def test_the_pace_of_a_folder(finished_run: Path, tmp_path: Path) -> None:
         shutil.copytree(finished_run, tmp_path / name)
     (tmp_path / "damaged" / "result.json").write_text("{")
     config = RunResult.read(finished_run).config
-    assert [one for one, _ in Pace.of_folder(tmp_path).known] == [config]
+    assert [one.config for one in Pace.of_folder(tmp_path).known] == [config]
     assert Pace.of_folder(tmp_path / "nowhere").known == []
 
 
