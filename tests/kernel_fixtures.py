@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from snip.engine import kernels
+from snip.engine.fused import update
 from snip.engine.kernels.library import forget_instruction_set
 
 
@@ -24,3 +25,17 @@ def instruction_set(
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No timing of a layer is remembered from an earlier test."""
     monkeypatch.setenv("SNIP_CACHE", str(tmp_path))
+
+
+@pytest.fixture
+def native_steps(monkeypatch) -> list[str]:
+    """The names of the native updates that ran."""
+    names: list[str] = []
+    real = update.native_update
+
+    def noting(name, *arguments) -> None:
+        names.append(name)
+        real(name, *arguments)
+
+    monkeypatch.setattr(update, "native_update", noting)
+    return names

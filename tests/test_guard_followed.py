@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from test_training_step import assert_same, mlp, pair_of_networks
+from step_parts import assert_same, mlp, pair_of_networks
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from test_training_step import assert_same, mlp, ordinary, pair_of_networks
+from step_parts import assert_same, mlp, ordinary, pair_of_networks
 from torch import nn
 
 import snip

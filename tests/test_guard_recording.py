@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from test_training_step import cnn, mlp, pair_of_networks
+from step_parts import cnn, mlp, pair_of_networks
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 

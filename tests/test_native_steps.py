@@ -7,71 +7,17 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from test_training_step import assert_same, batch_for, cnn, mlp, on_graph, pair_of_networks
+from loop_parts import KINDS, Pair, backward
+from step_parts import assert_same, cnn, mlp, on_graph, pair_of_networks
 from torch import nn
 
 import snip
-from snip.engine.fused import update
 from snip.engine.kernels.library import available
 
 pytestmark = [
     pytest.mark.skipif(not available(), reason="no native kernels on this machine"),
     pytest.mark.usefixtures("node"),
 ]
-
-KINDS = [
-    (torch.optim.SGD, {"lr": 0.1}),
-    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}),
-    (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "nesterov": True, "foreach": True}),
-    (torch.optim.Adam, {"lr": 0.01}),
-    (torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.1, "betas": (0.7, 0.9), "eps": 1e-5}),
-    (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
-    (torch.optim.AdamW, {"lr": 0.01, "fused": True}),
-]
-UNKNOWN = [
-    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}),
-    (torch.optim.SGD, {"lr": 0.1, "maximize": True}),
-    (torch.optim.Adam, {"lr": 0.01, "amsgrad": True}),
-    (torch.optim.AdamW, {"lr": torch.tensor(0.01)}),
-    (torch.optim.RMSprop, {"lr": 0.01}),
-]
-
-
-@pytest.fixture
-def native_steps(monkeypatch) -> list[str]:
-    """The names of the native updates that ran."""
-    names: list[str] = []
-    real = update.native_update
-
-    def noting(name, *arguments) -> None:
-        names.append(name)
-        real(name, *arguments)
-
-    monkeypatch.setattr(update, "native_update", noting)
-    return names
-
-
-def backward(call, optimizer, batch) -> None:
-    optimizer.zero_grad()
-    F.cross_entropy(call(batch[0]), batch[1]).backward()
-
-
-class Pair:
-    """A network trained in an ordinary loop, and its twin, which torch alone trains."""
-
-    def __init__(self, kind, settings, make=mlp) -> None:
-        self.fast, self.other, self.batch = pair_of_networks(make)
-        self.mine = kind(self.fast.parameters(), **settings)
-        self.theirs = kind(self.other.parameters(), **settings)
-
-    def backward(self) -> None:
-        backward(self.fast, self.mine, self.batch)
-        backward(lambda images: on_graph(self.other, images), self.theirs, self.batch)
-
-    def step(self) -> None:
-        self.backward()
-        self.mine.step()
-        self.theirs.step()
 
 
 @pytest.mark.parametrize("make", [mlp, cnn])
@@ -85,15 +31,6 @@ def test_steps_are_native_and_equal_torchs(make, kind, settings, native_steps):
     mine, theirs = pair.mine.state_dict(), pair.theirs.state_dict()
     assert mine["param_groups"] == theirs["param_groups"]
     torch.testing.assert_close(mine["state"], theirs["state"], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("kind", "settings"), UNKNOWN)
-def test_what_only_torch_knows_is_left_to_it(kind, settings, native_steps):
-    pair = Pair(kind, settings)
-    for _ in range(4):
-        pair.step()
-    assert not native_steps
-    assert_same(pair.fast, pair.other, 1e-4)
 
 
 def test_groups_schedules_clipping_and_frozen_layers(native_steps):
@@ -159,31 +96,6 @@ def test_tensors_that_were_replaced_are_noticed(kind, native_steps):
     assert_same(pair.fast, pair.other)
 
 
-def test_whoever_waits_for_a_step_is_heard(native_steps):
-    pair = Pair(*KINDS[1])
-    heard = []
-    pair.step()
-    handles = [
-        pair.mine.register_step_pre_hook(lambda *_: heard.append("before")),
-        pair.mine.register_step_post_hook(lambda *_: heard.append("after")),
-    ]
-    pair.step()
-    for handle in handles:
-        handle.remove()
-    assert heard == ["before", "after"]
-
-    def closure() -> float:
-        heard.append("closure")
-        pair.backward()
-        return 0.5
-
-    assert pair.mine.step(closure) == 0.5
-    pair.theirs.step()
-    assert heard[2:] == ["closure"]
-    assert not native_steps
-    assert_same(pair.fast, pair.other)
-
-
 def test_autograd_notices_the_step():
     pair = Pair(*KINDS[1])
     pair.step()
@@ -192,16 +104,6 @@ def test_autograd_notices_the_step():
     pair.mine.step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
-
-
-def test_other_networks_are_left_to_torch(native_steps):
-    Pair(*KINDS[1]).step()
-    plain, batch = mlp(), batch_for(mlp(), 8)
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
-    for _ in range(3):
-        backward(plain, optimizer, batch)
-        optimizer.step()
-    assert not native_steps
 
 
 def test_an_optimiser_and_its_network_are_given_back():
@@ -246,42 +148,6 @@ def test_a_part_that_all_threads_share_has_the_same_sums():
         torch.set_num_threads(threads)
     for others in found[1:]:
         assert all(map(torch.equal, others, found[0]))
-
-
-def test_a_step_without_gradients_or_state_is_torchs(native_steps):
-    pair = Pair(*KINDS[1])
-    for _ in range(3):
-        pair.step()
-    pair.backward()
-    for optimizer in (pair.mine, pair.theirs):
-        optimizer.state.clear()
-        optimizer.step()
-        optimizer.zero_grad()
-        optimizer.step()
-    pair.step()
-    assert_same(pair.fast, pair.other, 2e-5)
-
-
-def test_a_group_that_does_not_name_its_decay_is_torchs(native_steps):
-    pair = Pair(*KINDS[5])
-    pair.step()
-    native_steps.clear()
-    pair.backward()
-    del pair.mine.param_groups[0]["decoupled_weight_decay"]  # as before torch 2.7
-    assert not update.Update(update.RULES[torch.optim.AdamW]).take(pair.mine, lambda p: p.grad)
-    assert not native_steps
-
-
-def test_large_parameters_beside_a_straight_network_are_left_to_torchs_threads(native_steps):
-    pair = Pair(*KINDS[1])
-    large = nn.Parameter(torch.zeros(update.MOST))
-    pair.mine.add_param_group({"params": [large]})
-    for _ in range(3):
-        pair.backward()
-        large.grad = torch.ones_like(large)
-        pair.mine.step()
-    assert not native_steps
-    assert large[0] < 0
 
 
 def test_parameters_can_be_swapped():

@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from test_training_step import cnn, mlp, pair_of_networks
+from step_parts import cnn, mlp, pair_of_networks
 
 import snip
 from snip.engine import build
