@@ -1,18 +1,13 @@
-"""`densify` builds the ordinary model anew; copies and pickles carry no dense weights."""
+"""`densify` builds the ordinary model anew, with today's weights and the masks held again."""
 
 import copy
-import gc
-import io
-import pickle
-import subprocess
-import sys
 import warnings
-import weakref
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from accelerate_parts import accelerated_by_squares as accelerated
+from accelerate_parts import assert_equal_states, blocks
 from torch import nn
 from user_networks import Blocks
 
@@ -20,22 +15,10 @@ import snip
 from snip.engine.kernels.library import available
 from snip.engine.layers.packing import PackedModule
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
-
-
-@pytest.fixture(autouse=True)
-def _own_memory(tmp_path, monkeypatch):
-    monkeypatch.setenv("SNIP_CACHE", str(tmp_path))
-
-
-def blocks(sparsity=0.4, prepare=lambda model: None):
-    """The pruned network, its accelerated twin and a batch."""
-    model, batch = Blocks(), (torch.randn(9, 2, 5, 6), torch.randint(0, 3, (9,)))
-    prepare(model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", snip.SnipWarning)
-        snip.prune(model, batch, sparsity=sparsity)
-        return model, snip.accelerate(model, batch, ways={}), batch
+pytestmark = [
+    pytest.mark.skipif(not available(), reason="no native kernels on this machine"),
+    pytest.mark.usefixtures("empty_cache"),
+]
 
 
 def train(model, batch):
@@ -44,12 +27,6 @@ def train(model, batch):
         optimizer.zero_grad()
         F.cross_entropy(model(batch[0]), batch[1]).backward()
         optimizer.step()
-
-
-def assert_equal_states(one, two, **tolerance):
-    assert list(one) == list(two)
-    for key, value in one.items():
-        torch.testing.assert_close(two[key], value, msg=key, **tolerance)
 
 
 def settings(module):
@@ -217,76 +194,24 @@ def test_nothing_random_is_drawn():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_dense_model_is_not_carried_along():
-    model, fast, (x, _) = blocks()
-    fast(x)
-    kept = [weakref.ref(model), *(weakref.ref(m) for m in model.modules())]
-    kept += [weakref.ref(p) for p in model.parameters()]
-    del model
-    gc.collect()
-    assert [ref() for ref in kept if ref() is not None] == []
-    assert snip.densify(fast) is not None
+@pytest.mark.parametrize("function", ["report", "shrink", "prune", "compact", "masks"])
+def test_functions_for_ordinary_models_say_densify(function, tmp_path):
+    model, images = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)), torch.randn(3, 6)
+    fast = accelerated(model, images)
+    calls = {
+        "report": lambda: snip.report(fast, snip.held_masks(model)),
+        "shrink": lambda: snip.shrink(fast, images),
+        "prune": lambda: snip.prune(fast, (images, torch.zeros(3).long()), sparsity=0.9),
+        "compact": lambda: snip.compact.save(fast, tmp_path / "model.snip"),
+        "masks": lambda: snip.held_masks(model).apply(fast),
+    }
+    with pytest.raises(snip.InputError, match="densify"):
+        calls[function]()
 
 
-def test_a_pickle_is_small():
-    model = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 100), nn.Linear(100, 10))
-    batch = torch.randn(4, 784), torch.randint(0, 10, (4,))
-    snip.prune(model, batch, sparsity=0.99)
-    fast = snip.accelerate(model, batch, ways={})
-    fast(batch[0])
-    with torch.no_grad():
-        fast(batch[0])
-    sizes = []
-    for network in (model, fast, copy.deepcopy(fast)):
-        buffer = io.BytesIO()
-        torch.save(network, buffer)
-        sizes.append(buffer.tell())
-    assert max(sizes[1:]) * 20 < sizes[0]
-
-
-def test_copies_of_every_layer_compute_the_same_and_can_be_densified():
-    model, fast, (x, _) = blocks()
-    for twin in (copy.deepcopy(fast), pickle.loads(pickle.dumps(fast)), copy.copy(fast)):
-        assert type(twin) is type(fast)
-        torch.testing.assert_close(twin.eval()(x), fast.eval()(x), rtol=0, atol=0)
-        assert_equal_states(model.state_dict(), snip.densify(twin).state_dict(), rtol=0, atol=0)
-
-
-LOADS = """
-import sys, torch, snip
-fast = torch.load(sys.argv[1], weights_only=False)
-x, expected, masks = torch.load(sys.argv[2])
-assert type(fast).__name__ == "Blocks" and type(fast).__module__ == "user_networks"
-torch.testing.assert_close(fast(x), expected)
-plain = snip.densify(fast)
-torch.testing.assert_close(plain(x), expected, rtol=1e-4, atol=1e-5)
-assert {name: mask.tolist() for name, mask in snip.held_masks(plain).items()} == masks
-print("loaded")
-"""
-
-
-def test_a_new_process_loads_the_whole_network(tmp_path):
-    model, fast, (x, _) = blocks()
-    fast.eval()
-    masks = {name: mask.tolist() for name, mask in snip.held_masks(model).items()}
-    torch.save(fast, tmp_path / "fast.pt")
-    torch.save((x, fast(x).detach(), masks), tmp_path / "expected.pt")
-    command = [
-        sys.executable,
-        "-c",
-        LOADS,
-        str(tmp_path / "fast.pt"),
-        str(tmp_path / "expected.pt"),
-    ]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
-    assert done.stdout.strip() == "loaded", done.stderr
-
-
-def test_keys_that_no_layer_has_a_place_for_are_refused():
-    model, fast, _ = blocks()
-    state = fast.state_dict() | {"embed.lora": torch.zeros(2), "embed.more.weight": torch.zeros(2)}
-    for network in (model, fast):
-        with pytest.raises(RuntimeError, match=r"Unexpected key.*embed\.lora.*embed\.more\.weight"):
-            network.load_state_dict(state)
-    found, expected = (network.load_state_dict(state, strict=False) for network in (fast, model))
-    assert found == expected
+def test_densify_follows_another_dtype():
+    model, images = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)), torch.randn(3, 6)
+    fast = accelerated(model, images).double()
+    plain = snip.densify(fast)
+    assert next(plain.parameters()).dtype == torch.float64
+    torch.testing.assert_close(plain(images.double()), fast(images.double()))

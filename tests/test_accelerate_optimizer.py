@@ -1,19 +1,24 @@
-"""The state of a dense network's optimiser does not fit an accelerated one: it is said so."""
+"""The optimiser of a dense network does not fit an accelerated one: it is said so."""
 
 import copy
 import gc
 import pickle
+import warnings
 import weakref
 
 import pytest
 import torch
+from accelerate_parts import mlp
 from torch import nn
 
 import snip
 from snip.engine.kernels.library import available
 from snip.engine.layers import optimizer_state
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = [
+    pytest.mark.skipif(not available(), reason="no native kernels on this machine"),
+    pytest.mark.usefixtures("empty_cache"),
+]
 
 OPTIMIZERS = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
@@ -78,3 +83,22 @@ def test_its_own_state_is_taken_back(kind):
     two.load_state_dict(copy.deepcopy(one.state_dict()))
     step(fast, two)
     step(fast, pickle.loads(pickle.dumps(two)))
+
+
+def test_an_optimiser_from_before_says_that_it_trains_nothing():
+    model, x = mlp(), torch.randn(5, 6)
+    old = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(x).sum().backward()
+    old.step()
+    old.zero_grad()
+    fast = snip.accelerate(model, x, ways={})
+    fast(x).sum().backward()
+    with pytest.warns(snip.SnipWarning, match="SGD trains nothing") as caught:
+        old.step()
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        old.step()  # said once
+        torch.optim.SGD(fast.parameters(), lr=0.1).step()
+        model(x).sum().backward()  # the dense model may train on
+        old.step()

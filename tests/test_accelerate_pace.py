@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from accelerate_parts import pair
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -150,3 +151,15 @@ def test_turns_end_with_the_time_or_with_their_number():
 
     best_times({"": lambda: None}, rounds=2, most=5, shown=show)
     assert shown == [0, 1, 2, 3]  # the last of them is not taken any more
+
+
+def test_timings_are_remembered(tmp_path, monkeypatch):
+    faster = {"dense": 2.0, "sparse": 1.0}
+    monkeypatch.setattr("snip.engine.accelerate.step_seconds", lambda *_: faster)
+    dense, _, batch = pair("vgg-like", 2)
+    fast = snip.accelerate(dense, batch)
+    (file,) = tmp_path.glob("timings-*.json")
+    before = file.read_text()
+    again = snip.accelerate(dense, batch)
+    assert file.read_text() == before
+    assert again.snip_conversion.source == fast.snip_conversion.source

@@ -143,3 +143,18 @@ def test_ways_that_do_not_exist_are_refused():
     ):
         with pytest.raises(snip.InputError, match=words):
             snip.accelerate(model, images, ways=ways)
+
+
+def test_layers_of_another_dilation_are_timed_apart(monkeypatch):
+    from snip.engine.convert import ways
+    from snip.engine.convert.timings import Timings
+
+    monkeypatch.setattr(ways, "LITTLE", 0)
+    keys = []
+    monkeypatch.setattr(Timings, "get", lambda self, key, make, best: keys.append(key) or 1.0)
+    layers = nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3, dilation=2), nn.Flatten(), nn.Linear(16, 2)
+    model, images = nn.Sequential(*layers), torch.randn(2, 4, 8, 8)
+    snip.Masks({n: torch.rand(p.shape) < 2 for n, p in model.named_parameters()}).apply(model)
+    snip.accelerate(model, images)
+    assert any("dilation=(2, 2)" in key for key in keys)
+    assert any("dilation=(1, 1)" in key for key in keys)
