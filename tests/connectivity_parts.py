@@ -1,8 +1,11 @@
-"""Masks, networks and the probe that tests of paths share."""
+"""Masks, networks, the probe and the warnings that tests of paths share."""
+
+import warnings
 
 import torch
 from torch import nn
 
+import snip
 from snip.anatomy.calling import arguments
 from snip.paths.connectivity import connectivity
 from snip.paths.reach import reach
@@ -40,3 +43,17 @@ class SelfAttention(nn.Module):
 
     def forward(self, x):
         return self.attention(x, x, x)[0]
+
+
+SPARSITY = 0.99
+
+
+def heard(work):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = work()
+    return result, [str(w.message) for w in caught if w.category is snip.SnipWarning]
+
+
+def connected(model, masks, inputs):
+    return connectivity(model, masks, inputs).connected

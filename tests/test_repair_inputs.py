@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_repair import heard
+from connectivity_parts import heard
 from torch import nn
 
 import snip

@@ -1,12 +1,13 @@
-"""Outputs that the loss does not depend on are no reason to repair masks, nor to warn."""
+"""Outputs that no input reaches are repaired or counted, if the loss depends on them."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from test_repair import heard
+from connectivity_parts import heard
 from torch import nn
 
 import snip
+from snip.paths.connectivity import connectivity
 
 
 class Mapped(nn.Module):
@@ -76,3 +77,31 @@ def test_a_branch_that_the_loss_ignores_is_warned_of_once():
     _, said = pruned(Branches(), first_alone)
     assert len(said) == 1
     assert "the loss does not depend on 'side.weight'" in said[0]
+
+
+def test_outputs_that_no_input_reaches_are_counted():
+    model = nn.Sequential(nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 20))
+    batch = torch.randn(60, 40), torch.arange(60) % 3
+    masks, said = heard(lambda: snip.prune(model, batch, sparsity=0.9))
+    dead = len(connectivity(model, masks, batch[0]).dead_outputs)
+    assert 0 < dead < 20
+    assert f"{dead} of 20 outputs are not reached by any input" in said[0]
+    assert "in vain: floor=0.01; floor=0.03; scope='erk'" in said[0]
+
+
+def test_unreached_outputs_are_repaired_if_a_floor_reaches_them_all():
+    class TwoHeads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.many, self.one = nn.Linear(30, 3, bias=False), nn.Linear(30, 1, bias=False)
+
+        def forward(self, x):
+            return torch.cat([self.many(x), 1e-3 * self.one(x)], -1)
+
+    model, batch = TwoHeads(), (torch.randn(50, 30), torch.arange(50) % 4)
+    masks, said = heard(lambda: snip.prune(model, batch, sparsity=0.8))
+    assert len(said) == 1
+    assert "1 of 4 outputs are not reached" in said[0]
+    assert "pruned with floor=0.02 instead" in said[0]
+    assert "a path to 4 of 4 outputs" in said[0]
+    assert connectivity(model, masks, batch[0]).dead_outputs == ()

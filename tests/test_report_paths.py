@@ -3,8 +3,8 @@
 import re
 
 import torch
+from connectivity_parts import SPARSITY, heard
 from networks import chain
-from test_repair import SPARSITY, heard
 from torch import nn
 
 import snip

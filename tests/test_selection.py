@@ -1,16 +1,14 @@
 """Exactly kappa, a fixed tie rule, and every scope."""
 
 import warnings
-from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import snip
-from snip.runs import RunConfig
 from snip.selection.budgets import erk_densities
 from snip.selection.topk import keep_top
 
@@ -153,44 +151,6 @@ def test_erk_densities_add_up_over_the_connections_that_have_them():
     assert densities["a"] / densities["b"] == pytest.approx((9 / 20) / (30 / 200))
 
 
-def test_a_floor_keeps_every_layer_alive_and_the_total_exact():
-    scores = {
-        "a.weight": torch.full((100,), 5.0),
-        "b.weight": torch.full((50,), 1e-3),
-        "c.weight": torch.arange(50) * 1e-6,
-    }
-    masks = snip.select(scores, sparsity=0.9, floor=3)
-    assert (masks.kept, int(masks["b.weight"].sum()), int(masks["c.weight"].sum())) == (20, 3, 3)
-    assert masks["c.weight"][-3:].all()
-    fraction = snip.select(scores, sparsity=0.5, floor=0.1)
-    assert fraction["c.weight"].sum() == 5
-    assert fraction.kept == 100
-    with pytest.raises(snip.InputError, match="lower one of them"):
-        snip.select(scores, sparsity=0.99, floor=3)
-    with pytest.raises(snip.InputError, match="scope='global'"):
-        snip.select(scores, sparsity=0.5, floor=3, scope="erk")
-
-
-def test_staying_within_masks():
-    scores = {"a": torch.tensor([4.0, 3.0, 2.0, 1.0])}
-    within = {"a": torch.tensor([False, True, False, True])}
-    assert snip.select(scores, sparsity=0.75, within=within)["a"].tolist() == [
-        False,
-        True,
-        False,
-        False,
-    ]
-    zero = {"a": torch.zeros(4)}
-    assert snip.select(zero, sparsity=0.5, within=within)["a"].tolist() == [
-        False,
-        True,
-        False,
-        True,
-    ]
-    with pytest.raises(snip.InputError, match=r"at least 0\.5"):
-        snip.select(scores, sparsity=0.25, within=within)
-
-
 @pytest.mark.parametrize(
     "sparsity", [-0.1, 1.0, 95, 100, float("nan"), float("inf"), "0.9", None, True]
 )
@@ -217,104 +177,10 @@ def test_bad_scores_are_refused():
         snip.select({"a": torch.rand(4)}, sparsity=0.5, scope="unifrom")
 
 
-def test_a_cost_budget_takes_the_most_score_per_cost():
-    scores = {"dear": torch.tensor([8.0, 4.0]), "cheap": torch.tensor([3.0, 1.0, 0.5])}
-    masks = snip.select(scores, sparsity=0.5, costs={"dear": 4.0, "cheap": 1.0})
-    # 11 in all, 5.5 to spend: 3 (1), 8/4 (4), then 1 does not fit any more, nor does 4/4
-    assert masks["dear"].tolist() == [True, False]
-    assert masks["cheap"].tolist() == [True, False, False]
-    with pytest.raises(snip.InputError, match="positive"):
-        snip.select(scores, sparsity=0.5, costs={"dear": 4.0})
-    with pytest.raises(snip.InputError, match="no floor"):
-        snip.select(scores, sparsity=0.5, floor=1, costs={"dear": 4.0, "cheap": 1.0})
-
-
-@given(seed=st.integers(0, 200), sparsity=st.floats(0, 0.999))
-@example(seed=0, sparsity=1e-9)  # 234.999999765 to spend, which 235 is more than
-@settings(max_examples=50)
-def test_a_cost_budget_is_kept_and_well_used(seed, sparsity):
-    torch.manual_seed(seed)
-    scores = {"a": torch.rand(30), "b": torch.rand(20), "c": torch.zeros(5)}
-    costs = {"a": 3.0, "b": 7.0, "c": 1.0}
-    budget = (30 * 3 + 20 * 7 + 5 * 1) * (1 - Fraction(str(sparsity)))
-    masks = snip.select(scores, sparsity=sparsity, costs=costs)
-    spent = sum(int(m.sum()) * Fraction(costs[n]) for n, m in masks.items())
-    assert spent <= budget
-    assert budget - spent < 7 or masks.kept == masks.total
-    kept = torch.cat([scores[n][masks[n]] / costs[n] for n in "ab"])
-    lost = torch.cat([scores[n][~masks[n]] / costs[n] for n in "ab"])
-    assert not len(kept) or not len(lost) or kept.min() >= lost.max()
-
-
-def test_fractional_costs_leave_nothing_out():
-    masks = snip.select({"w": torch.rand(10)}, sparsity=0.4, costs={"w": 0.1})
-    assert masks.kept == 6
-
-
-@given(
-    costs=st.lists(st.floats(1e-6, 1e6), min_size=3, max_size=3),
-    sparsity=st.floats(0, 0.999) | st.sampled_from([1e-17, 1e-9, 0.1, 0.4, 0.9]),
-)
-@example(costs=[1 / 3, 0.0004, 1e6], sparsity=1e-9)
-@settings(max_examples=50)
-def test_a_cost_budget_is_kept_at_any_costs(costs, sparsity):
-    names = ("a", "b", "c")
-    scores = {name: torch.arange(1.0, 9.0) for name in names}
-    masks = snip.select(scores, sparsity=sparsity, costs=dict(zip(names, costs, strict=True)))
-    exact = {name: Fraction(str(cost)) for name, cost in zip(names, costs, strict=True)}
-    spent = sum(int(masks[name].sum()) * exact[name] for name in names)
-    left = 8 * sum(exact.values()) * (1 - Fraction(str(sparsity))) - spent
-    assert 0 <= left < max(exact.values()) or masks.kept == masks.total
-
-
-def test_costs_without_an_end_are_refused():
-    with pytest.raises(snip.InputError, match="inf"):
-        snip.select({"a": torch.rand(3)}, sparsity=0.5, costs={"a": float("inf")})
-
-
-def test_a_within_of_another_shape_is_refused():
-    with pytest.raises(snip.InputError, match=r"scores' shape \(3, 3\)"):
-        snip.select({"a": torch.rand(3, 3)}, sparsity=0, within={"a": torch.ones(2, 2).bool()})
-    with pytest.raises(snip.InputError, match="bool mask"):
-        snip.select({"a": torch.rand(3)}, sparsity=0, within={"a": torch.ones(3)})
-
-
-def test_a_floor_asks_no_more_than_is_left():
-    scores = {"a.weight": torch.rand(10), "b.weight": torch.rand(10)}
-    within = {"a.weight": torch.zeros(10).bool()}
-    masks = snip.select(scores, sparsity=0.8, floor=2, within=within)
-    assert (masks["a.weight"].sum(), masks["b.weight"].sum()) == (0, 4)
-
-
-def test_the_sparsity_that_an_error_names_works():
-    within = {"a": torch.arange(7) < 3}
-    with pytest.raises(snip.InputError) as caught:
-        snip.select({"a": torch.rand(7)}, sparsity=0.1, within=within)
-    named = float(str(caught.value).split("at least ")[1].split()[0])
-    assert snip.select({"a": torch.rand(7)}, sparsity=named, within=within).kept == 3
-
-
 def test_an_empty_parameter_is_no_trouble():
     scores = {"a": torch.rand(4, 5), "none": torch.zeros(0, 5)}
     for scope in ("global", "layer", "uniform", "erk"):
         assert snip.select(scores, sparsity=0.5, scope=scope).kept == 10
-
-
-def test_a_floor_beside_a_parameter_that_is_a_single_number():
-    scores = {"a.scale": torch.tensor(0.0), "b.weight": torch.rand(40, 5)}
-    masks = snip.select(scores, sparsity=0.5, floor=0.1)
-    assert masks.kept == 100
-    assert masks["a.scale"].shape == ()
-    within = {"a.scale": torch.tensor(True)}
-    assert snip.select(scores, sparsity=0.9, floor=1, within=within)["a.scale"]
-
-
-def test_a_floor_is_a_fraction_or_a_whole_count():
-    scores = {"a.weight": torch.rand(4, 5), "b.weight": torch.rand(5, 2)}
-    with pytest.raises(snip.InputError, match=r"floor is 1\.5: from 1 on it is a count"):
-        snip.select(scores, sparsity=0.5, floor=1.5)
-    with pytest.raises(snip.InputError, match=r"floor is 1\.5"):
-        RunConfig("lenet-300-100", 0.5, floor=1.5)
 
 
 def test_a_scope_that_leaves_the_sparsity_nothing_to_say():
