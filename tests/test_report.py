@@ -1,39 +1,11 @@
-"""The report: numbers by hand, every form it is shown in, and what it warns of."""
-
-import io
-import json
-from html.parser import HTMLParser
+"""The numbers of a report, by hand."""
 
 import pytest
 import torch
-from rich.console import Console
+from report_parts import applied, mlp
 from torch import nn
 
 import snip
-from snip.masks import Provenance
-from snip.reports.text import as_text, percent, short
-
-
-def mlp():
-    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
-
-
-def mlp_masks(**provenance):
-    return snip.Masks(
-        {
-            "3.weight": torch.tensor([[1, 1, 0], [1, 0, 0]]).bool(),
-            "0.weight": torch.tensor([[1, 0], [0, 0], [1, 1]]).bool(),
-            "0.bias": torch.tensor([1, 0, 1]).bool(),
-            "3.bias": torch.tensor([0, 0]).bool(),
-        },
-        Provenance(**provenance),
-    )
-
-
-def applied(masks=None):
-    model = mlp()
-    (masks or mlp_masks()).apply(model)
-    return model
 
 
 def test_numbers_by_hand():
@@ -107,16 +79,6 @@ def test_it_says_how_many_biases_started_at_zero_and_claims_it_of_no_others():
     assert "Biases: 0 of 5 kept. biases='keep' leaves them all." in text
 
 
-def test_without_an_example_it_says_what_is_missing():
-    model = applied()
-    report = snip.report(model)
-    assert report.flops_before is report.effective_sparsity is report.flops_ratio is None
-    assert len(report.notes) == 2
-    assert all("inputs=" in note for note in report.notes)
-    assert report.rows[0].dead_units == 1  # of its own weights alone
-    assert "FLOPs per sample" not in str(report)
-
-
 def test_layers_that_were_not_up_for_pruning_still_cost():
     model = mlp()
     masks = snip.Masks({"0.weight": torch.zeros(3, 2).bool()})
@@ -158,162 +120,6 @@ def test_masks_of_two_prunings_leave_out_what_neither_has():
     report = snip.report(model)
     assert list(report.left_out) == ["3.weight"]
     assert report.parameters == sum(p.numel() for p in model.parameters())
-
-
-def test_repr_is_short_and_print_is_the_table():
-    report = snip.report(applied(), inputs=torch.zeros(1, 2))
-    assert repr(report) == (
-        "Report(Sequential: 52.94% sparse, 8 of 17 kept; 39.13% of the whole model; "
-        "48.28% of the FLOPs)"
-    )
-    collapsed = snip.report(mlp(), mlp_masks())
-    assert repr(collapsed).endswith("39.13% of the whole model; 1 warning)")
-    assert str(report).startswith("parameter")
-
-
-def test_collapse_and_empty_layers_are_named_with_a_fix():
-    masks = mlp_masks()
-    empty = snip.Masks({n: m & (n != "3.weight") for n, m in masks.items()})
-    report = snip.report(applied(empty), inputs=torch.zeros(1, 2))
-    assert "no path" in report.warnings[0]
-    assert "'3.weight'" in report.warnings[1]
-    assert all("floor=" in warning and "scope=" in warning for warning in report.warnings)
-    assert report.effective_sparsity > 0.9
-
-
-def test_an_empty_layer_beside_a_shortcut():
-    class Skip(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.side, self.last = nn.Linear(2, 2), nn.Linear(2, 2)
-
-        def forward(self, x):
-            return self.last(x + self.side(x))
-
-    model = Skip()
-    snip.Masks({"side.weight": torch.zeros(2, 2).bool()}).apply(model)
-    (warning,) = snip.report(model, inputs=torch.zeros(1, 2)).warnings
-    assert "another way" in warning
-
-
-def test_a_class_that_nothing_reaches():
-    masks = mlp_masks()
-    dead = snip.Masks(
-        {n: m & torch.tensor([[1], [0]]).bool() if n == "3.weight" else m for n, m in masks.items()}
-    )
-    report = snip.report(applied(dead), inputs=torch.zeros(1, 2))
-    assert report.dead_outputs == (1,)
-    assert "output 1 of 2 is not reached" in report.warnings[0]
-
-
-def test_masks_that_are_not_applied():
-    (warning,) = snip.report(mlp(), mlp_masks(), inputs=torch.zeros(1, 2)).warnings
-    assert warning.startswith("9 pruned weights of '0.weight', '0.bias'")
-    assert "masks.apply(model)" in warning
-
-
-def test_bad_input_is_refused_with_a_reason():
-    with pytest.raises(snip.InputError, match="holds no masks"):
-        snip.report(mlp())
-    with pytest.raises(snip.InputError, match="another model"):
-        snip.report(nn.Linear(2, 2), mlp_masks())
-    with pytest.raises(snip.InputError, match="does not run on inputs"):
-        snip.report(applied(), inputs=torch.zeros(1, 7))
-    with pytest.raises(snip.KindError):
-        snip.report(mlp(), {"0.weight": torch.ones(3, 2)})
-
-
-def test_a_model_that_cannot_be_followed_is_still_reported():
-    class Strange(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(2, 2)
-
-        def forward(self, x):
-            return torch.from_numpy(self.fc(x).detach().numpy())
-
-    model = Strange()
-    snip.Masks({"fc.weight": torch.eye(2).bool()}).apply(model)
-    report = snip.report(model, inputs=torch.zeros(1, 2))
-    assert report.flops_after == 4 + 2
-    assert report.effective_kept is None
-    assert "could not be followed" in report.notes[0]
-    assert "inputs=" not in report.notes[0]  # they were given
-    assert "Paths" in str(report)
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
-def test_text_fits_any_width(width):
-    model = applied()
-    text = as_text(snip.report(model, inputs=torch.zeros(1, 2)), width=width)
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= width
-    assert any(line.startswith("parameter") for line in lines)
-    assert ("shape" in text) == (width >= 100)
-    assert "Effective sparsity 76.47%" in " ".join(lines)
-
-
-def test_rich_prints_it_and_brackets_are_no_markup():
-    model = nn.ModuleDict({"[red]": nn.Linear(2, 2)})
-    masks = snip.Masks({"[red].weight": torch.eye(2).bool()})
-    masks.apply(model)
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(snip.report(model))
-    assert "[red].weight" in console.export_text()
-
-
-def test_dict_is_json_and_complete():
-    report = snip.report(applied(), inputs=torch.zeros(1, 2))
-    read = json.loads(json.dumps(report.to_dict()))
-    assert read["kept"] == 8
-    assert read["rows"][0]["shape"] == [3, 2]
-    assert read["rows"][0]["density"] == 0.5
-    assert read["effective_sparsity"] == report.effective_sparsity
-    assert read["left_out"]["1.bias"] == "normalisation layer"
-
-
-class Checker(HTMLParser):
-    """Balanced tags, and every text that is shown."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.text = [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def test_html_is_whole_escaped_and_self_contained():
-    model = nn.ModuleDict({"<b>": nn.Linear(2, 2)})
-    evil = Provenance(left_out={"<b>.bias": "<script>"})
-    masks = snip.Masks({"<b>.weight": torch.eye(2).bool()}, evil)
-    masks.apply(model)
-    html = snip.report(model)._repr_html_()
-    checker = Checker()
-    checker.feed(html)
-    assert checker.open == []
-    assert "<b>.weight" in checker.text
-    assert "<script>" not in html
-    assert "http" not in html
-    assert '<rect width="50.00"' in html
-    assert "style=" not in html  # a strict Content-Security-Policy would refuse it
-
-
-def test_numbers_are_short_but_never_lie():
-    assert [percent(x) for x in (0, 0.5, 1, 0.99996, 0.00001)] == [
-        "0.00%",
-        "50.00%",
-        "100.00%",
-        "99.996%",
-        "0.001%",
-    ]
-    assert [short(x) for x in (0, 12, 1500, 532_400, 3.1e9)] == ["0", "12", "1.5k", "532k", "3.1G"]
 
 
 def test_reporting_leaves_the_model_alone():

@@ -1,45 +1,14 @@
-"""Weight norm and spectral norm, each as torch has it twice: pruned, held, reported."""
-
-import copy
+"""Weights under weight norm and spectral norm are scored, pruned and held, and never give NaN."""
 
 import pytest
 import torch
+from normed_parts import NORMS, batch, effective, network
 from torch import nn
-from torch.nn import utils
 from torch.nn.utils import parametrizations
 
 import snip
 from snip.anatomy.normed import normed_weights
 from snip.anatomy.parameters import left_out
-
-NORMS = {
-    "weight": (parametrizations.weight_norm, "parametrizations.weight.original1"),
-    "old weight": (utils.weight_norm, "weight_v"),
-    "spectral": (parametrizations.spectral_norm, "parametrizations.weight.original"),
-    "old spectral": (utils.spectral_norm, "weight_orig"),
-}
-
-
-def network(norm=lambda layer: layer):
-    torch.manual_seed(0)
-    return nn.Sequential(
-        norm(nn.Conv2d(2, 6, 3)), nn.ReLU(), norm(nn.ConvTranspose2d(6, 4, 2)), nn.ReLU(),
-        nn.Flatten(), norm(nn.Linear(4 * 5 * 5, 12)), nn.Tanh(), nn.Linear(12, 3),
-    )  # fmt: skip
-
-
-def batch():
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(8, 2, 6, 6, generator=generator), torch.arange(8) % 3
-
-
-def effective(model):
-    """The weights under a norm as the layers compute them in eval mode."""
-    with torch.no_grad():
-        model.eval()(batch()[0])
-    found = {name: getattr(n.layer, n.key).detach() for name, n in normed_weights(model).items()}
-    model.train()
-    return found
 
 
 @pytest.mark.parametrize("kind", NORMS)
@@ -151,23 +120,6 @@ def test_weights_that_differ_only_in_their_sign_are_no_nan(kind):
     assert stretch == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", NORMS)
-def test_the_report_is_that_of_the_plain_network_under_the_same_masks(kind):
-    norm, stored = NORMS[kind]
-    model, plain = network(norm), network()
-    masks = snip.prune(model, batch(), sparsity=0.95)
-    found = snip.report(model, inputs=batch()[0])
-    renamed = snip.Masks({name.replace(stored, "weight"): mask for name, mask in masks.items()})
-    renamed.apply(plain)
-    expected = snip.report(plain, inputs=batch()[0])
-    assert found.flops_before == expected.flops_before
-    assert found.effective_kept == expected.effective_kept < found.kept
-    units = {row.name: (row.units, row.dead_units) for row in expected.rows}
-    assert units == {
-        row.name.replace(stored, "weight"): (row.units, row.dead_units) for row in found.rows
-    }
-
-
 @pytest.mark.parametrize("kind", ["weight", "old weight"])
 def test_lengths_are_no_connections(kind):
     reasons = left_out(network(NORMS[kind][0]))
@@ -183,76 +135,3 @@ def test_weight_and_bias_are_one_layer(kind):
     for name, mask in masks.items():
         kept[name[0]] = kept.get(name[0], 0) + int(mask.sum())
     assert [abs(kept[key] - sizes[int(key)] / 2) <= 1 for key in kept] == [True] * 4
-
-
-@pytest.mark.parametrize("kind", NORMS)
-def test_initialize_draws_them_too(kind):
-    norm, stored = NORMS[kind]
-    model, plain = network(norm), network()
-    masks = snip.prune(model, batch(), sparsity=0.5)
-    snip.initialize(model, "vs-h", seed=3)
-    snip.initialize(plain, "vs-h", seed=3)
-    masks.check(model)
-    for name, weight in effective(model).items():
-        drawn = plain.get_parameter(name.replace(stored, "weight"))
-        kept = normed_weights(model)[name].stored[masks[name]]
-        assert weight.isfinite().all()
-        if kind == "spectral":  # torch orders the parameters of the other kinds otherwise
-            assert torch.equal(kept, drawn[masks[name]])
-
-
-@pytest.mark.parametrize("kind", NORMS)
-def test_copies_and_files_keep_them(kind, tmp_path):
-    model = network(NORMS[kind][0])
-    masks = snip.prune(model, batch(), sparsity=0.8)
-    outputs = model.eval()(batch()[0]).detach()
-    with torch.no_grad():
-        model(batch()[0])  # torch's hooks leave a graph behind, which deepcopy cannot take
-    copied = copy.deepcopy(model)
-    assert snip.held_masks(copied) == masks
-    found = snip.Masks.from_zeros(copied)  # a bias that is gone whole has none there
-    assert all(torch.equal(found[name], masks[name]) for name in found)
-    assert all(name in found or not masks[name].any() for name in masks)
-    masks.save(tmp_path / "masks")
-    again = network(NORMS[kind][0]).eval()
-    snip.Masks.load(tmp_path / "masks").apply(again)
-    again.load_state_dict(model.state_dict())
-    torch.testing.assert_close(again(batch()[0]), outputs)
-    torch.testing.assert_close(snip.accelerate(model, batch())(batch()[0]), outputs)
-
-
-def test_a_recurrent_layer_under_a_norm_is_counted_as_one_without():
-    class Last(nn.Module):
-        def __init__(self, norm):
-            super().__init__()
-            self.rnn = nn.LSTM(3, 4, batch_first=True)
-            norm(self.rnn, "weight_hh_l0")
-
-        def forward(self, x):
-            return self.rnn(x)[0][:, -1]
-
-    inputs = torch.randn(5, 7, 3), torch.arange(5) % 4
-    for norm, _ in NORMS.values():
-        model = Last(norm)
-        snip.prune(model, inputs, sparsity=0.5)
-        rows = {row.name: row for row in snip.report(model, inputs=inputs[0]).rows}
-        assert {row.flops_before for row in rows.values() if len(row.shape) > 1} == {
-            2 * 7 * 16 * 3,
-            2 * 7 * 16 * 4,
-        }
-        assert [row.units for row in rows.values() if row.units] == [4]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_networks_under_the_old_weight_norm_are_accelerated_and_shrunk():
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.utils.weight_norm(nn.Conv1d(2, 4, 3)), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)
-    )
-    batch = torch.randn(5, 2, 8), torch.arange(5) % 3
-    snip.prune(model, batch, sparsity=0.5)
-    result = model(batch[0])  # the computed weight has a graph now, which torch does not copy
-    assert model[0].weight.grad_fn is not None
-    fast = snip.accelerate(model, batch, ways={})
-    torch.testing.assert_close(fast(batch[0]), result)
-    torch.testing.assert_close(snip.shrink(model, batch).eval()(batch[0]), model.eval()(batch[0]))
