@@ -52,3 +52,13 @@ def opened(browser: Browser) -> Iterator[Open]:
     yield open_page
     for context in contexts:
         context.close()
+
+
+def pixels(page: Page, canvas: str) -> str:
+    return page.eval_on_selector(canvas, "canvas => canvas.toDataURL()")
+
+
+def quiet(page: Page) -> bool:
+    """No complaint, and no request but for the page itself."""
+    assert page.complaints == []
+    return len(page.requests) == 1

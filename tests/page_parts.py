@@ -1,11 +1,14 @@
 """Run folders for the tests of the page: small ones that ran, and hostile ones that did not."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 from pathlib import Path
 
 import torch
 
+from snip.cli import main
 from snip.cli.repeating import command_of
 from snip.data import load
 from snip.masks import Masks, Provenance
@@ -67,3 +70,8 @@ def _read(path: Path) -> dict:
 
 def _write(path: Path, data: dict) -> None:
     path.write_text(json.dumps(data))
+
+
+def made(path: Path, *runs: object) -> Path:
+    assert main(["report", *map(str, runs), "-o", str(path)]) == 0
+    return path
