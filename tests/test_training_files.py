@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from cli_fixtures import Snip
 from torch import nn
-from training_parts import repeatable
+from training_parts import chancy_network, network, repeatable
 
 from snip.common import files
 from snip.common.errors import FileError
@@ -25,11 +26,6 @@ needs_full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason="n
 @pytest.fixture(scope="module")
 def mnist() -> Dataset:
     return load("mnist").subset(500, 200)
-
-
-def network(hidden: int = 16) -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10))
 
 
 @pytest.fixture
@@ -210,3 +206,34 @@ def test_full_disk_at_a_checkpoint_keeps_the_last_one(
     resumed = train(network(), mnist, CONFIG, folder=tmp_path)
     whole = train(network(), mnist, CONFIG)
     assert repeatable(resumed.history) == repeatable(whole.history)
+
+
+class Hostile:
+    """A pickle that would make a folder when it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("kind", ["call", "class"])
+def test_a_file_that_asks_to_run_code_is_called_that(
+    snip: Snip, mnist: Dataset, tmp_path: Path, kind: str
+) -> None:
+    trace = tmp_path / "code-was-run"
+    path = tmp_path / "run" / "checkpoint.pt"
+    path.parent.mkdir()
+    torch.save({"model": Hostile(trace) if kind == "call" else nn.Linear(2, 2)}, path)
+    with pytest.raises(FileError) as said:
+        train(chancy_network(), mnist, CONFIG, folder=path.parent)
+    code, _, inspected = snip("inspect", path)
+    assert code == 2
+    for message in (str(said.value), inspected):
+        assert f"asks to run code ({'posix.mkdir' if kind == 'call' else 'torch.nn.'}" in message
+        assert "which Snip never does" in message
+        assert "damaged" not in message
+        for advice in ("weights_only", "safe_globals", "trusted", "torch.load"):
+            assert advice not in message
+    assert not trace.exists()

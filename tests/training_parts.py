@@ -1,4 +1,4 @@
-"""What the tests of the trainer share: a network with chance in it, and a way to stop."""
+"""What the tests of the trainer share: networks, one with chance in it, and a way to stop."""
 
 from collections.abc import Callable, Iterable
 
@@ -7,13 +7,14 @@ from torch import nn
 
 import snip
 from snip.data import Dataset
-from snip.training import (
-    Metrics,
-    TrainConfig,
-    train_step,
-)
+from snip.training import Metrics, TrainConfig, train_step
 
 CONFIG = TrainConfig(iterations=60, lr_drops=(20, 40), batch_size=50, eval_every=20)
+
+
+def network(hidden: int = 16) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10))
 
 
 def chancy_network() -> nn.Module:
@@ -57,3 +58,7 @@ def stopping_at(call: int) -> Callable[..., tuple[float, int]]:
         return train_step(*args)  # type: ignore[arg-type]
 
     return step
+
+
+def weights_of(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.ndim > 1}
