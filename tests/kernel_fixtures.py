@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from snip.engine import kernels
+from snip.engine import build, kernels
 from snip.engine.fused import update
 from snip.engine.kernels.library import forget_instruction_set
+
+COMPILER = build.find_compiler()
 
 
 @pytest.fixture(params=kernels.instruction_sets() if kernels.available() else ())
