@@ -10,6 +10,8 @@ from snip.anatomy.calling import arguments
 from snip.paths.connectivity import connectivity
 from snip.paths.reach import reach
 
+SPARSITY = 0.99
+
 
 def all_kept(model):
     return {name: torch.ones(p.shape, dtype=torch.bool) for name, p in model.named_parameters()}
@@ -43,9 +45,6 @@ class SelfAttention(nn.Module):
 
     def forward(self, x):
         return self.attention(x, x, x)[0]
-
-
-SPARSITY = 0.99
 
 
 def heard(work):
