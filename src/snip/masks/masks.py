@@ -15,8 +15,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from snip.anatomy.packed import Packed, split
-from snip.anatomy.parameters import Predicate, is_weight, ordinary, require_prunable, unwrap
+from snip.anatomy.parameters import Predicate, ordinary, require_prunable, unwrap
 from snip.common.errors import FileError, InputError, KindError
 from snip.common.figures import percent
 from snip.common.files import parsed_json, reading, write_tensors
@@ -237,18 +236,3 @@ def held_masks(model: nn.Module) -> Masks | None:
 def release(model: nn.Module) -> None:
     """Stop holding the masks: the weights stay as they are and may grow again."""
     holding.release(ordinary(model))
-
-
-def empty_layers(masks: Mapping[str, torch.Tensor], packed: Packed | None = None) -> list[str]:
-    """Names of the weights that keep no connection. A layer works on without its bias.
-
-    Of a weight that holds several layers (`packed_parts`), the parts that keep none.
-    """
-    found: list[str] = []
-    for name, mask in masks.items():
-        if is_weight(mask.shape):
-            parts = split({name: mask}, packed or {})
-            # numpy stops at the first that is kept.
-            empty = [part for part, piece in parts.items() if not piece.cpu().numpy().any()]
-            found += [name] if len(empty) == len(parts) else empty
-    return found

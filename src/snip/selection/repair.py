@@ -11,9 +11,8 @@ from torch import nn
 
 from snip.anatomy.calling import Call
 from snip.anatomy.packed import packed_parts
-from snip.anatomy.parameters import is_weight
 from snip.common.errors import InputError, listed, warn
-from snip.masks import Masks, empty_layers
+from snip.masks import Masks, empty_layers, nearly_empty_layers
 from snip.paths.learned import LearnedOutputs
 from snip.paths.reach import Follow, Reach, cut_inputs, following, unpruned
 
@@ -21,7 +20,6 @@ from snip.paths.reach import Follow, Reach, cut_inputs, following, unpruned
 # little, and a tenth is often enough. Where outputs stay unreached, "erk" gives small layers more.
 PARTS = (0.1, 0.3)
 MORE = (2, 4, 8)  # if nothing else helps: so many times the connections, to name a sparsity
-FEW = 8  # A layer is nearly empty with fewer connections, or fewer per this many outputs.
 
 Select = Callable[..., Masks]  # the selection once more, with other settings
 Settings = dict[str, Any]  # as a user would write them
@@ -220,17 +218,6 @@ def _written(cure: Settings) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in cure.items())
 
 
-def _nearly_empty(masks: Masks) -> list[str]:
-    """Weights that keep so little that a path may end there."""
-    weights = {name: mask for name, mask in masks.items() if is_weight(mask.shape)}
-    few = {name: max(FEW, len(mask) // FEW) for name, mask in weights.items()}
-    return [
-        name
-        for name, least in few.items()
-        if int(masks[name].count_nonzero()) < min(masks[name].numel(), least)
-    ]
-
-
 def _warn_of_empty(
     model: nn.Module, masks: Masks, silent: Sequence[str], *, bypassed: bool, floors: bool
 ) -> None:
@@ -245,7 +232,7 @@ def _warn_of_empty(
 
 
 def _left(model: nn.Module, masks: Masks) -> str:
-    empty, few = empty_layers(masks, packed_parts(model)), _nearly_empty(masks)
+    empty, few = empty_layers(masks, packed_parts(model)), nearly_empty_layers(masks)
     what = "some is left of every layer"
     if empty or few:
         much = "nothing" if empty else "too little"

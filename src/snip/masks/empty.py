@@ -1,0 +1,38 @@
+"""Layers of which masks leave nothing, or so little that a path may end there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from snip.anatomy.packed import Packed, split
+from snip.anatomy.parameters import is_weight
+
+FEW = 8  # A layer is nearly empty with fewer connections, or fewer per this many outputs.
+
+
+def empty_layers(masks: Mapping[str, torch.Tensor], packed: Packed | None = None) -> list[str]:
+    """Names of the weights that keep no connection. A layer works on without its bias.
+
+    Of a weight that holds several layers (`packed_parts`), the parts that keep none.
+    """
+    found: list[str] = []
+    for name, mask in masks.items():
+        if is_weight(mask.shape):
+            parts = split({name: mask}, packed or {})
+            # numpy stops at the first that is kept.
+            empty = [part for part, piece in parts.items() if not piece.cpu().numpy().any()]
+            found += [name] if len(empty) == len(parts) else empty
+    return found
+
+
+def nearly_empty_layers(masks: Mapping[str, torch.Tensor]) -> list[str]:
+    """Names of the weights that keep so little that a path may end there."""
+    weights = {name: mask for name, mask in masks.items() if is_weight(mask.shape)}
+    few = {name: max(FEW, len(mask) // FEW) for name, mask in weights.items()}
+    return [
+        name
+        for name, least in few.items()
+        if int(masks[name].count_nonzero()) < min(masks[name].numel(), least)
+    ]
