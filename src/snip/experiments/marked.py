@@ -68,7 +68,10 @@ def _by_sparsity(record: Record, model: str) -> str:
 
 def _beside_the_paper(record: Record) -> str:
     heading, rows = table_of(TABLE1, record)
-    names = ("", "network", "sparsity %", "paper %", "selected %", "seeds", "steps", SECONDS)
+    names = (
+        "", "network", "sparsity %", "of all %", "paper %", "selected %", "seeds",
+        "kept by its own rule", "steps", SECONDS,
+    )  # fmt: skip
     places = [heading.index(name) for name in names]
     return markdown(["method", *names[1:]], [[row[place] for place in places] for row in rows])
 

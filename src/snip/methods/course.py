@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,15 @@ from snip.selection.select import select
 from snip.selection.survivors import with_survivors
 from snip.training.config import TrainConfig
 from snip.training.phases import Phases
+
+
+BY_ITSELF = "connections that the method kept"
+
+
+def own_count(note: str | None) -> int | None:
+    """What the note of `Course.trimmed` says that the method's own rule kept."""
+    found = re.search(rf"([\d,]+) {BY_ITSELF}", note or "")
+    return None if found is None else int(found[1].replace(",", ""))
 
 
 @dataclass(eq=False)
@@ -74,7 +84,7 @@ class Course:
         if natural == masks.kept:
             return masks
         word = "trimmed" if natural > masks.kept else "filled up"
-        note = f"{word} from the {natural:,} connections that the method kept to {masks.kept:,}"
+        note = f"{word} from the {natural:,} {BY_ITSELF} to {masks.kept:,}"
         return masks.with_provenance(note=note)
 
     def in_rounds(
