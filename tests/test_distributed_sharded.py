@@ -67,6 +67,9 @@ def sharded_after_pruning_and_evaluated(rank):
         train(model, rank, further)
 
 
+ALIVE = []
+
+
 def sharded_by_columns_after_pruning(rank):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard
@@ -77,6 +80,7 @@ def sharded_by_columns_after_pruning(rank):
     loss_of(model, batches_of(rank, PROCESSES)[0]).backward()
     with pytest.raises(snip.InputError, match="which is not supported"):
         optimizer.step()
+    ALIVE.append(model)  # which optimisers of other models, in the cases after this, must not mind
 
 
 def gradients_as_found(rank):

@@ -52,7 +52,8 @@ def before_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> N
     lost = []
     for holder in list(_holders):
         module = holder.module()
-        if module is not None:
+        # Of other models, which may be in any state, this optimiser has nothing to say.
+        if module is not None and any(id(p) in trained for p in module._parameters.values()):
             named = ((f"{type(module).__name__}.{key}", key) for key in follow(holder, module))
             lost += [name for name, key in named if id(module._parameters[key]) in trained]
     warn_of(lost)
