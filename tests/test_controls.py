@@ -132,3 +132,16 @@ def test_a_run_shuffles_what_its_method_keeps_whole(mnist, control, granularity,
     scores = {name: mask.float() for name, mask in masks.items()}
     again = best(whole, scores, masks.kept, None)  # which selects whole blocks, n of m, or units
     assert all(torch.equal(again[name], mask) for name, mask in masks.items())
+
+
+@pytest.mark.parametrize("control", [shuffled, randomized])
+def test_controls_keep_what_a_norm_divides_by(control):
+    torch.manual_seed(0)
+    layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(6, 16))
+    model = torch.nn.Sequential(layer, torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    batch = torch.randn(8, 6), torch.arange(8) % 3
+    masks = snip.prune(copy.deepcopy(model), batch, sparsity=0.8)
+    other = control(masks, model=model)
+    assert other.kept == masks.kept
+    other.apply(model)  # which refuses masks that leave nothing of a row
+    assert torch.isfinite(model(batch[0])).all()

@@ -178,3 +178,14 @@ def test_the_name_of_a_run_shows_its_granularity() -> None:
     assert "_snip-0.9_4x4_75000it_" in blocks.folder_name
     dense = RunConfig("lenet-300-100", 0)
     assert dataclasses.replace(dense, granularity="4x4").folder_name == dense.folder_name
+
+
+@pytest.mark.parametrize(
+    "option", [{"score_batch_size": 7}, {"batch_norm": "train"}, {"floor": 3}, {"scope": "erk"}]
+)
+def test_options_that_a_method_which_trains_would_not_obey_are_refused(option) -> None:
+    """They would only give the same run another name."""
+    with pytest.raises(InputError, match=f"{next(iter(option))} is .* leave this option out"):
+        RunConfig("lenet-300-100", 0.9, method="lwc", **option)
+    config = RunConfig("lenet-300-100", 0.9, method="lwc", score_batch_size=100)
+    assert RunConfig.from_dict(config.to_dict()) == config

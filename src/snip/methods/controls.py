@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from snip.masks import Masks
 from snip.methods import AtInitialisation, Score, named_method
@@ -26,28 +27,34 @@ from snip.scoring.gradients import Scores
 from snip.selection.budgets import layers
 from snip.selection.granularity import Element, Granularity
 from snip.selection.select import best
+from snip.selection.survivors import with_survivors
 
 SHUFFLE, RANDOM, REDRAW, INVERT = "shuffle", "random", "redraw", "invert"
 NONE = "none"
 CONTROLS = (SHUFFLE, RANDOM, REDRAW, INVERT)
 
 
-def shuffled(masks: Masks, granularity: Granularity = Element()) -> Masks:
+def shuffled(
+    masks: Masks, granularity: Granularity = Element(), model: nn.Module | None = None
+) -> Masks:
     """The masks with the places of each parameter shuffled; each keeps as many as it did.
 
     Like `randomized`, this draws from torch's global generator, as the method "random" does. Masks
     of blocks, patterns or units become masks of single connections, unless `granularity` says what
     is drawn whole: `snip.Block(4, 4).on(model, batch)` for "4x4". Blocks at a border are smaller,
-    so that a parameter may keep a little less.
+    so that a parameter may keep a little less. With `model`, something is kept of each row that its
+    weight or spectral norms divide by.
     """
     groups = [[name] for name in masks]
-    return _drawn(masks, groups, granularity).with_provenance(control=SHUFFLE)
+    return _drawn(masks, groups, granularity, model).with_provenance(control=SHUFFLE)
 
 
-def randomized(masks: Masks, granularity: Granularity = Element()) -> Masks:
+def randomized(
+    masks: Masks, granularity: Granularity = Element(), model: nn.Module | None = None
+) -> Masks:
     """Random masks that keep as many connections of each layer, its weights and biases alike."""
     groups = layers(masks).values()
-    return _drawn(masks, groups, granularity).with_provenance(control=RANDOM)
+    return _drawn(masks, groups, granularity, model).with_provenance(control=RANDOM)
 
 
 def inverted(method: str | Score | AtInitialisation) -> AtInitialisation:
@@ -62,13 +69,15 @@ def inverted(method: str | Score | AtInitialisation) -> AtInitialisation:
 
 
 # Those that make other masks of a method's.
-OF_MASKS: dict[str, Callable[[Masks, Granularity], Masks]] = {
+OF_MASKS: dict[str, Callable[[Masks, Granularity, nn.Module], Masks]] = {
     SHUFFLE: shuffled,
     RANDOM: randomized,
 }
 
 
-def _drawn(masks: Masks, groups: Iterable[list[str]], granularity: Granularity) -> Masks:
+def _drawn(
+    masks: Masks, groups: Iterable[list[str]], granularity: Granularity, model: nn.Module | None
+) -> Masks:
     """Masks that keep as many connections of each group, drawn at random."""
     if not granularity.takes_shares:  # it decides itself what each layer keeps, as it did before
         groups = [list(masks)]
@@ -76,6 +85,8 @@ def _drawn(masks: Masks, groups: Iterable[list[str]], granularity: Granularity) 
     kept: dict[str, torch.Tensor] = {}
     for names in groups:
         scores = {name: torch.rand(masks[name].shape, generator=generator) for name in names}
+        if model is not None:
+            scores = with_survivors(model, scores, together=granularity.together)
         count = sum(int(masks[name].count_nonzero()) for name in names)
         kept |= best(granularity, scores, count, None)
     drawn = Masks({name: kept[name] for name in masks}, masks.provenance)

@@ -22,7 +22,6 @@ from snip.selection.survivors import with_survivors
 from snip.training.config import TrainConfig
 from snip.training.phases import Phases
 
-
 BY_ITSELF = "connections that the method kept"
 
 

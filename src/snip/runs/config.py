@@ -30,7 +30,8 @@ PROTOCOLS = ("train-scored", REDRAW)
 TRUE, SHUFFLED = LABELS = ("true", "shuffled")
 # A method that prunes a trained network obeys none of these.
 UNUSED = (
-    "protocol", "score_batches", "reduction", "decay", "granularity", "scope", "budget", "control",
+    "protocol", "score_batches", "score_batch_size", "reduction", "decay", "granularity", "scope",
+    "floor", "budget", "batch_norm", "control",
 )  # fmt: skip
 
 
@@ -211,11 +212,14 @@ class RunConfig:
 
     def _require_unused(self) -> None:
         """Refuse options that a method which trains would not obey."""
-        for field in dataclasses.fields(self):
-            unused = field.name in UNUSED and getattr(self, field.name) != field.default
-            if unused or (field.name == "floor" and self.floor not in (0.0, AUTO)):
+        usual: dict[str, tuple[Any, ...]]
+        usual = {field.name: (field.default,) for field in dataclasses.fields(self)}
+        usual |= {"floor": (0.0, AUTO), "batch_norm": (self._usual_scoring().batch_norm,)}
+        usual |= {"score_batch_size": (self.training.batch_size,)}
+        for name in UNUSED:
+            if getattr(self, name) not in usual[name]:
                 raise InputError(
-                    f"{field.name} is {getattr(self, field.name)!r}, but method {self.method!r} "
+                    f"{name} is {getattr(self, name)!r}, but method {self.method!r} "
                     "prunes a trained network by a rule of its own: leave this option out."
                 )
 

@@ -27,6 +27,6 @@ def prune_controlled(
         # The control keeps connections that the method removes: their weights must not be zero.
         masks = prune(copy_of(model), batches, method=method, **settings)
         whole = checked_granularity(settings["granularity"]).on(model, example(model, batches[0]))
-        masks = OF_MASKS[control](masks, whole)
+        masks = OF_MASKS[control](masks, whole, model)
     masks.apply(model)
     return masks

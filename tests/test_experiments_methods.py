@@ -1,0 +1,49 @@
+"""The comparison of methods at initialisation: what it notes of each run, and how it is drawn."""
+
+import pytest
+
+from snip.data import load
+from snip.experiments.methods import CUT_OFF, METHODS_EXPERIMENT, SPARSITIES, keep
+from snip.runs import RunConfig, run
+from snip.training import TrainConfig
+
+TRAIN = TrainConfig(iterations=2, lr_drops=())
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """A network that keeps all its classes, and one that loses them."""
+    load("mnist")
+    root = tmp_path_factory.mktemp("runs")
+    configs = [RunConfig("lenet-300-100", sparsity, train=TRAIN) for sparsity in (0.9, 0.9999)]
+    return [run(config, root, progress=False) for config in configs]
+
+
+def test_a_run_notes_how_many_classes_its_masks_cut_off(results):
+    whole, cut = (keep(result, None)[CUT_OFF] for result in results)
+    assert whole == 0
+    assert 0 < cut <= 10
+
+
+def test_cut_off_classes_are_told_seed_by_seed_and_not_of_older_runs():
+    ((heading, cell),) = METHODS_EXPERIMENT.columns
+    assert heading == "classes cut off, by seed"
+    assert cell({"runs": [{CUT_OFF: 0}, {CUT_OFF: 2}]}, {}) == "0, 2"
+    assert cell({"runs": [{CUT_OFF: 0}, {}]}, {}) == "-"
+
+
+def test_bars_reach_from_the_lowest_to_the_highest_seed():
+    """A deviation larger than the mean would leave a logarithmic axis."""
+    rows = [
+        {
+            "label": "snip",
+            "config": {"model": "lenet-5-caffe", "sparsity": sparsity},
+            "runs": [{"test_error": 0.01}, {"test_error": 0.21}],
+            "selected": {"mean": 11.0, "std": 14.1},
+        }
+        for sparsity in SPARSITIES
+    ]
+    record = {"rows": rows, "scale": 1, "done": 10, "asked": 10, "title": "t", "failed": 0}
+    figure = METHODS_EXPERIMENT.draw(record)
+    bars = figure.axes[0].containers[0].lines[2][0].get_segments()
+    assert [[float(y) for _, y in bar] for bar in bars] == [pytest.approx([1, 21])] * 5
