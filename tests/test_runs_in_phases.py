@@ -70,6 +70,16 @@ def test_a_run_prunes_exactly_and_shares_the_first_training(root: Path, method: 
     assert run(config, root).to_dict() == result.to_dict()  # it is finished: nothing is done again
 
 
+@pytest.mark.parametrize("method", ["lwc", "obd", "lobs"])
+def test_rounds_and_last_training_run_on_the_sparse_engine(root: Path, method: str) -> None:
+    result = run(dataclasses.replace(CONFIG, method=method, engine="sparse"), root, progress=False)
+    rounds = list((result.folder / "phases").glob("round-*/engine.json"))
+    assert rounds
+    used = [json.loads(path.read_text(encoding="utf-8"))["engine"] for path in rounds]
+    assert used == ["sparse"] * len(rounds)
+    assert result.engine["engine"] == "sparse"
+
+
 def test_lwc_prunes_in_rounds_of_exact_densities(root: Path) -> None:
     result = run(CONFIG, root, progress=False)
     rounds = exponential(5)(0.9)
@@ -177,6 +187,23 @@ def test_killed_in_any_phase_a_run_ends_with_the_same_bits(root: Path, tmp_path:
         assert all(torch.equal(value, found[key]) for key, value in expected.items())
     assert repeatable(again.history()) == repeatable(whole.history())
     assert again.cost.keys() == whole.cost.keys()
+
+
+def test_masks_of_a_run_that_was_killed_before_its_checkpoint_are_made_again(root: Path) -> None:
+    """They are of weights that nobody has any more: the folder must have those of its training."""
+    config = dataclasses.replace(CONFIG, sparsity=0.8)
+    place = root / config.folder_name
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps(config.to_dict()))
+    other = run(CONFIG, root, progress=False)
+    left = snip.Masks.load(other.folder / "masks.safetensors")
+    left.save(place / "masks.safetensors")
+    result = run(config, root, progress=False)
+    masks = snip.Masks.load(place / "masks.safetensors")
+    assert masks != left
+    assert masks.kept == result.kept == round(masks.total * 0.2)
+    weights = load_file(place / "model.safetensors")
+    assert all(not weights[name][~mask].any() for name, mask in masks.items())
 
 
 def test_a_run_can_start_over(root: Path) -> None:
