@@ -70,8 +70,8 @@ def _kept(row: Record, _record: Record) -> str:
 
 
 def _step(row: Record, record: Record) -> str:
-    times = record.get("timing", {}).get(row["config"]["model"])
-    return "-" if times is None else f"{times['step_ms'][row['label']]:.2f}"
+    times = record.get("timing", {}).get(row["config"]["model"], {}).get("step_ms", {})
+    return f"{times[row['label']]:.2f}" if row["label"] in times else "-"
 
 
 def time_all(data_dir: Path | None, seconds: float) -> Record:

@@ -130,28 +130,42 @@ def _cell(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3f}"
 
 
+def unpack(record: Record) -> tuple[int, dict[tuple[str, str], torch.Tensor]]:
+    """How many images, and the maps of each data set and kind, [classes, sparsities, 28, 28]."""
+    measured = record.get("measured")
+    if measured is None:
+        return 0, {}
+    shown = ((name, kind) for name in SETS for kind in measured["shown"])
+    grids = {(name, kind): _grid(measured[name]["maps"][kind]) for name, kind in shown}
+    return measured["images"], grids
+
+
+def _grid(rows: list[list[str]]) -> torch.Tensor:
+    """Maps as they were packed: a list of sparsities for every class."""
+    maps = torch.stack([unpacked(text) for row in rows for text in row])
+    return maps.view(len(rows), len(SPARSITIES), *maps.shape[1:])
+
+
 def draw(record: Record) -> Figure:
     """Grids of maps: a class per column, a sparsity per row, a grid per data set and kind."""
-    measured = record["measured"]
-    grids = [(kind, name) for name in SETS for kind in measured["shown"]]
+    images, grids = unpack(record)
     across = 2
     down = -(-len(grids) // across)
     figure = new_figure(5.2 * across, 5.0 * down + 0.6)
     panels: Any = figure.subplots(down, across, squeeze=False)
-    for axes, (kind, name) in zip(panels.flat, grids, strict=True):
-        rows = measured[name]["maps"][kind]
-        columns = [torch.cat([_framed(unpacked(text)) for text in row]) for row in rows]
+    for axes, ((name, kind), maps) in zip(panels.flat, grids.items(), strict=True):
+        columns = [torch.cat([_framed(picture) for picture in column]) for column in maps]
         axes.imshow(torch.cat(columns, 1), cmap=COLOUR_MAP, vmin=0, vmax=1, interpolation="nearest")
         side = len(columns[0]) / len(SPARSITIES)
-        places = [side * (index + 0.5) for index in range(len(rows))]
-        axes.set_xticks(places, labels=range(len(rows)), fontsize=8)
+        places = [side * (index + 0.5) for index in range(max(maps.shape[:2]))]
+        axes.set_xticks(places[: len(maps)], labels=range(len(maps)), fontsize=8)
         percents = [f"{100 * sparsity:g}%" for sparsity in SPARSITIES]
         axes.set_yticks(places[: len(SPARSITIES)], labels=percents, fontsize=8)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         axes.set_title(called(name, kind), fontsize=10, loc="left")
         axes.set_xlabel("class of the images", fontsize=8)
-    said = f"lenet-300-100, {measured['images']} images of one class, seed 0."
+    said = f"lenet-300-100, {images} images of one class, seed 0."
     return finish(figure, record, said, "Bright: connections of the pixel that survive.")
 
 
@@ -184,6 +198,7 @@ def _experiment(name: str, title: str, method: str, *shown: str) -> Experiment:
         ),
         measure=work,
         measured_table=measured_table,
+        unpack=unpack,
         draw=draw,
     )
 

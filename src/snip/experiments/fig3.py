@@ -6,6 +6,8 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from snip.experiments.drawing import finish, new_figure
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.maps import class_means, correlation, map_of, packed, unpacked
@@ -45,6 +47,12 @@ def measure(data_dir: Path | None, _scale: float) -> Record:
     return {"mean": packed(class_means("mnist", data_dir).mean(0))}
 
 
+def unpack(record: Record) -> tuple[list[list[torch.Tensor]], list[torch.Tensor]]:
+    """The maps of each row, and the mean training image, if they are there."""
+    rows = [[unpacked(run["map"]) for run in row["runs"] if "map" in run] for row in record["rows"]]
+    return rows, [unpacked(record["measured"]["mean"])] if record.get("measured") else []
+
+
 def draw(record: Record) -> Figure:
     """The map of seed 0 for every size with the errors below, and the mean training image."""
     figure = new_figure(11.0, 3.1)
@@ -53,18 +61,17 @@ def draw(record: Record) -> Figure:
         axes.set_xticks([])
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
-    for axes, row in zip(panels, record["rows"], strict=False):
-        texts = [run["map"] for run in row["runs"] if "map" in run]
-        if texts:
-            axes.imshow(unpacked(texts[0]), cmap=COLOUR_MAP, interpolation="nearest", vmin=0)
+    maps, means = unpack(record)
+    for axes, row, found in zip(panels, record["rows"], maps, strict=False):
+        for picture in found[:1]:
+            axes.imshow(picture, cmap=COLOUR_MAP, interpolation="nearest", vmin=0)
         axes.set_title(row["label"], fontsize=9)
         said = f"the paper: {row['paper']}"
         if row["runs"]:
             ours = f"{shown(row['selected'])}\n({len(row['runs'])} of {row['asked']} seeds)"
             said = f"{said}\nours: {ours}"
         axes.set_xlabel(said, fontsize=8)
-    if record.get("measured"):
-        mean = unpacked(record["measured"]["mean"])
+    for mean in means:
         panels[-1].imshow(mean, cmap=COLOUR_MAP, interpolation="nearest", vmin=0)
     panels[-1].set_title("mean training image", fontsize=9)
     return finish(figure, record, "Maps: seed 0. Errors in %, selected on validation.")
@@ -79,5 +86,6 @@ FIG3 = Experiment(
     notes=("Protocol redraw, the paper's schedule",),
     keep=keep,
     measure=measure,
+    unpack=unpack,
     draw=draw,
 )

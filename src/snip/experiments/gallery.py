@@ -8,16 +8,19 @@ numbers. A test compares all with what is committed.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from snip.common.files import write_text
+from snip.common.console import complain
+from snip.common.errors import InputError
+from snip.common.files import damaged, reading, write_text
 from snip.experiments import EXPERIMENTS
-from snip.experiments.claims import CLAIMS, Claim, verdict
+from snip.experiments.claims import CLAIMS, Claim, Fact, verdict
 from snip.experiments.kinds import Record
 from snip.experiments.made import MADE, MEASURED
 from snip.experiments.marked import filled
-from snip.experiments.record import read_record
+from snip.experiments.results_file import ELSEWHERE, read_record, record_file
 from snip.experiments.tables import captions, markdown, table_files, table_of, what_was_run
 from snip.training.display import duration
 
@@ -32,6 +35,8 @@ def pages(results: Path, docs: Path) -> dict[Path, str]:
     found = read_all(results)
     largest = {name: shown[0][1] for name, shown in found.items() if shown}
     methods = docs / METHODS
+    with reading(methods, what="page"):
+        before = methods.read_text(encoding="utf-8")
     tables = {
         results / f"{stem}.{ending}": text
         for name, shown in found.items()
@@ -40,7 +45,7 @@ def pages(results: Path, docs: Path) -> dict[Path, str]:
     }
     return tables | {
         docs / GALLERY: gallery(found, largest, results),
-        methods: filled(methods.read_text(encoding="utf-8"), largest, results),
+        methods: filled(before, largest, results),
     }
 
 
@@ -49,7 +54,7 @@ def read_all(results: Path) -> dict[str, Found]:
     found: dict[str, Found] = {}
     for name in EXPERIMENTS:
         paths = [results / f"{name}.json", *results.glob(f"{name}-scale-*.json")]
-        records = [(path.stem, read_record(path, name)) for path in paths]
+        records = [(path.stem, read_record(path, EXPERIMENTS[name])) for path in paths]
         some = [(stem, one) for stem, one in records if one.get("done") or MEASURED in one]
         found[name] = sorted(some, key=lambda pair: -pair[1]["scale"])
     return found
@@ -64,7 +69,7 @@ def gallery(found: dict[str, Found], largest: dict[str, Record], results: Path) 
         "validation error, *best*: the lowest of all checkpoints, as the authors report.",
         markdown(["", "what", "state", "seeds", "computing", "date"], _overview(found)),
         "## The paper's claims",
-        *(part for claim in CLAIMS for part in _claim(claim, largest)),
+        *(part for claim in CLAIMS for part in _claim(claim, largest, results)),
     ]
     for name, shown in found.items():
         for stem, record in shown:
@@ -85,8 +90,8 @@ def _overview(found: dict[str, Found]) -> list[list[str]]:
     return rows
 
 
-def _claim(claim: Claim, largest: dict[str, Record]) -> list[str]:
-    facts = list(claim.facts(largest))
+def _claim(claim: Claim, largest: dict[str, Record], results: Path) -> list[str]:
+    facts = _facts(claim, largest, results)
     commands = ", ".join(f"`snip reproduce {name}`" for name in claim.sources)
     said = [f"### {claim.title}", f"**{verdict(facts)}**. Rule: {claim.rule}. From {commands}."]
     short = [name for name in claim.sources if name in largest and largest[name]["scale"] != 1]
@@ -100,6 +105,16 @@ def _claim(claim: Claim, largest: dict[str, Record]) -> list[str]:
         marks = {True: "yes: ", False: "no: ", None: ""}
         said.append("\n".join(f"- {marks[fact.holds]}{fact.text}." for fact in facts))
     return said
+
+
+def _facts(claim: Claim, largest: dict[str, Record], results: Path) -> list[Fact]:
+    """What the records say of a claim; if that cannot be told, they are damaged."""
+    try:
+        return list(claim.facts(largest))
+    except Exception as error:  # claims go deeper into the measures than tables do
+        scales = {name: largest[name]["scale"] for name in claim.sources if name in largest}
+        paths = [record_file(results, EXPERIMENTS[name], scale) for name, scale in scales.items()]
+        raise damaged(" or ".join(map(str, paths)), error, ELSEWHERE) from None
 
 
 def _section(name: str, stem: str, record: Record, results: Path) -> list[str]:
@@ -158,6 +173,16 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^a-z0-9-]", "", heading.lower())
 
 
+def main() -> int:
+    """Write all pages, or none if something is wrong, and return the exit code."""
+    try:
+        for path, text in pages(RESULTS, DOCS).items():
+            write_text(path, text)
+    except InputError as error:
+        complain(str(error))
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    for path, text in pages(RESULTS, DOCS).items():
-        write_text(path, text)
+    sys.exit(main())

@@ -92,8 +92,8 @@ def time_all(data_dir: Path | None, seconds: float) -> Record:
 
 def _speedup(name: str, row: Record, record: Record) -> str:
     """How many times as fast as dense; "-" where nothing was timed."""
-    times = record.get("timing", {}).get(row["config"]["model"], {}).get(name)
-    if times is None:
+    times = record.get("timing", {}).get(row["config"]["model"], {}).get(name, {})
+    if row["label"] not in times:  # a row may be newer than the times
         return "-"
     return f"{times[DENSE] / times[row['label']]:.2f}x"
 

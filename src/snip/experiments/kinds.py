@@ -52,7 +52,7 @@ class Experiment:
 
     `columns` are further columns of the table: a heading, and a function from a row of the record
     and the whole of it to a cell. `keep` is what the record holds of each run beside its numbers,
-    for `draw`.
+    for `draw`; `unpack(record)` is what `draw` begins with where that or a measure is packed.
     `measure(data_dir, scale)` is for what needs no training; its outcome is `record["measured"]`.
     `time(data_dir, seconds)` times networks on a quiet machine, about so long each:
     `record["timing"]`.
@@ -65,6 +65,7 @@ class Experiment:
     columns: tuple[tuple[str, Column], ...] = ()
     notes: tuple[str, ...] = ()
     keep: Callable[[RunResult, Path | None], Record] = nothing_more
+    unpack: Callable[[Record], object] | None = None
     draw: Callable[[Record], Figure] | None = None
     measure: Callable[[Path | None, float], Record] | None = None
     time: Callable[[Path | None, float], Record] | None = None

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from snip.experiments.drawing import COLOURS, finish, new_figure, plain_axes
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.runs import RunConfig, RunResult
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 MODEL, DECAY = "lenet-5-caffe", 5e-4
 SPARSITIES = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99)
 MOST_POINTS = 150  # of a curve in the record
+CURVE = ("iteration", "train_loss", "train_error")
 # The curves that the paper's claim is about: on random labels, and on true ones.
 NAMES = {
     "dense": "reference, random labels",
@@ -59,13 +62,7 @@ def keep(result: RunResult, _data_dir: Path | None) -> Record:
     lines = history[every - 1 :: every]
     if lines[-1:] != history[-1:]:  # where the training ended is what the claims are about
         lines.append(history[-1])
-    return {
-        "curve": {
-            "iteration": [line.iteration for line in lines],
-            "train_loss": [round(line.train_loss, 5) for line in lines],
-            "train_error": [round(line.train_error, 5) for line in lines],
-        }
-    }
+    return {"curve": {name: [round(getattr(line, name), 5) for line in lines] for name in CURVE}}
 
 
 def _final(what: str, row: Record) -> str:
@@ -73,16 +70,24 @@ def _final(what: str, row: Record) -> str:
     return f"{sum(values) / len(values):.4f}"
 
 
+def unpack(record: Record) -> list[list[torch.Tensor]]:
+    """The curve of each run of each row, [3, points]."""
+    return [[_curve(run["curve"]) for run in row["runs"]] for row in record["rows"]]
+
+
+def _curve(curve: Record) -> torch.Tensor:
+    return torch.tensor([curve[name] for name in CURVE], dtype=torch.float64)
+
+
 def draw(record: Record) -> Figure:
     """Training loss over the steps, a line per seed and a colour per row."""
     figure = new_figure(8.5, 4.4)
     axes = figure.subplots()
-    for index, row in enumerate(record["rows"]):
-        for number, run in enumerate(row["runs"]):
-            curve = run["curve"]
+    for index, (row, curves) in enumerate(zip(record["rows"], unpack(record), strict=True)):
+        for number, (steps, losses, _) in enumerate(curves):
             axes.plot(
-                curve["iteration"],
-                curve["train_loss"],
+                steps,
+                losses,
                 color=COLOURS[index % len(COLOURS)],
                 linewidth=1.2,
                 marker=".",
@@ -115,6 +120,7 @@ FIG4 = Experiment(
     columns=COLUMNS,
     notes=NOTES,
     keep=keep,
+    unpack=unpack,
     draw=draw,
 )
 FIGB = Experiment(
@@ -125,5 +131,6 @@ FIGB = Experiment(
     columns=COLUMNS,
     notes=NOTES,
     keep=keep,
+    unpack=unpack,
     draw=draw,
 )

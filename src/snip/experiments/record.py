@@ -13,60 +13,12 @@ from pathlib import Path
 import torch
 
 from snip.common.errors import FileError, first_sentence
-from snip.common.files import damaged, read_json
-from snip.common.places import exists
 from snip.experiments.kinds import Experiment, Record, Row
+from snip.experiments.results_file import COPIED, FORMAT, LATER
 from snip.experiments.summary import summary
 from snip.masks import versions
 from snip.runs import RunConfig, RunResult
 from snip.runs.result import environment
-
-FORMAT = 1
-# Of a run's result, what the record repeats under the same name.
-COPIED = (
-    "sparsity", "kept", "total", "test_error", "best_test_error", "final_test_error",
-    "valid_error", "selected_iteration", "seconds", "cost", "dataset_note", "note", "versions",
-    "machine", "threads", "date",
-)  # fmt: skip
-LATER = ("commit",)  # the same, which older records do not have
-ELSEWHERE = "give another --results folder, or delete it: the run folders keep the work"
-
-
-def record_file(results: Path, experiment: Experiment, scale: float) -> Path:
-    """The record's file; a trial at another scale never replaces results."""
-    name = experiment.name if scale == 1 else f"{experiment.name}-scale-{scale}"
-    return results / f"{name}.json"
-
-
-def read_record(path: Path, name: str) -> Record:
-    """An earlier record, or an empty one; one of another version or experiment is refused."""
-    if not exists(path):
-        return {"rows": []}
-    record = read_json(path, fix=ELSEWHERE)
-    if record.get("experiment") != name or record.get("format") != FORMAT:
-        raise FileError(
-            f"{path} is of experiment {record.get('experiment', 'unknown')!s:.40}, format "
-            f"{record.get('format', 'none')!s:.20}; this version writes {name}, format {FORMAT}: "
-            f"{ELSEWHERE}."
-        )
-    rows = record.get("rows")
-    whole = isinstance(rows, list) and all(
-        isinstance(row, dict)
-        and {"label", "paper", "paper_std", "config", "asked", "selected", "best"} <= row.keys()
-        and _holds(row.get("runs"), "run", "seed", "iterations", *COPIED)
-        and _holds(row.get("failed", []), "run", "seed", "error")
-        for row in rows
-    )
-    if not whole:
-        raise damaged(path, "its rows are no rows of runs", ELSEWHERE)
-    return record
-
-
-def _holds(entries: object, *names: str) -> bool:
-    """Whether this is a list of entries that have these fields."""
-    return isinstance(entries, list) and all(
-        isinstance(entry, dict) and {*names} <= entry.keys() for entry in entries
-    )
 
 
 def runs_of(record: Record) -> dict[str, Record]:

@@ -18,15 +18,9 @@ from snip.experiments.kinds import Experiment, Record, Row, nothing_more, scaled
 from snip.experiments.made import MADE, MEASURED, TIMED, is_current, made_now, origin
 from snip.experiments.pool import Pool
 from snip.experiments.progress import Progress
-from snip.experiments.record import (
-    Known,
-    make_record,
-    read_record,
-    record_file,
-    run_entry,
-    runs_of,
-)
+from snip.experiments.record import Known, make_record, run_entry, runs_of
 from snip.experiments.request import Request, chosen_rows
+from snip.experiments.results_file import read_record, record_file
 from snip.experiments.tables import write_tables
 from snip.experiments.work import DONE, FULL, Outcome, Task
 from snip.runs import RunConfig, RunResult
@@ -65,12 +59,12 @@ class Reproduction:
 
     def _read_records(self) -> None:
         """Take over what the results hold, and with `missing` what those of others hold as well."""
-        self._join(read_record(self.path, self.experiment.name))
+        self._join(read_record(self.path, self.experiment))
         if not self.request.missing or self.experiment.keep is not nothing_more:
             return
         for other in self._others:
             path = record_file(self.request.results, other, self.request.scale)
-            self.known.join(Known(runs_of(read_record(path, other.name))))
+            self.known.join(Known(runs_of(read_record(path, other))))
 
     def seeds(self, row: Row) -> range:
         """The seeds of a row: as many as asked for, or as the row or the experiment has."""
@@ -144,7 +138,7 @@ class Reproduction:
         """Write the record with all that is known by now, also to other commands on this file."""
         self.look()
         with waiting_lock(self.request.results):
-            self._join(read_record(self.path, self.experiment.name))
+            self._join(read_record(self.path, self.experiment))
             record = self.record()
             write_json(self.path, record)
         return record
