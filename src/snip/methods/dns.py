@@ -76,18 +76,33 @@ class Surgery(Hooks):
     """The masks, which are looked at more and more rarely, layer by layer at random."""
 
     def __init__(
-        self, weights: Mapping[str, torch.nn.Parameter], limits: Mapping[str, float], steps: int
+        self,
+        weights: Mapping[str, torch.nn.Parameter],
+        limits: Mapping[str, float],
+        steps: int,
+        *,
+        rule: Mapping[str, Any] | None = None,
     ) -> None:
+        """`rule` is what the limits follow from: a run with another rule is another run."""
         super().__init__()
-        self.weights, self.limits, self.gamma = dict(weights), dict(limits), FADING / steps
+        self.weights, self.gamma, self.rule = dict(weights), FADING / steps, dict(rule or {})
+        # Their last digits depend on the number of threads. A checkpoint holds them, so that a run
+        # which goes on with another number has the limits that it began with.
+        self.limits: torch.Tensor
+        chosen = [limits[name] for name in weights]
+        self.register_buffer("limits", torch.tensor(chosen, dtype=torch.float64))
         total = sum(weight.numel() for weight in weights.values())
         device = next(iter(weights.values())).device
         self.kept: torch.Tensor
         self.register_buffer("kept", torch.ones(total, dtype=torch.bool, device=device))
 
     def settings(self) -> dict[str, Any]:
-        """The thresholds and how fast the surgery fades."""
-        return {"dns.gamma": self.gamma, "dns.limits": repr(self.limits)}
+        """What the thresholds follow from, and how fast the surgery fades."""
+        return {"dns.gamma": self.gamma, **{f"dns.{key}": self.rule[key] for key in self.rule}}
+
+    def limit_of(self) -> dict[str, float]:
+        """The thresholds by parameter name."""
+        return dict(zip(self.weights, self.limits.tolist(), strict=True))
 
     def masks(self) -> dict[str, torch.Tensor]:
         """The masks by parameter name."""
@@ -96,11 +111,11 @@ class Surgery(Hooks):
     @torch.no_grad()
     def before_step(self, iteration: int) -> None:
         """Operate on each layer with a probability that falls."""
-        masks = self.masks()
+        masks, limits = self.masks(), self.limit_of()
         for names in layers(self.weights).values():
             if float(torch.rand(())) < 1 / (1 + self.gamma * iteration):
                 for name in names:
-                    masks[name].copy_(operated(masks[name], self.weights[name], self.limits[name]))
+                    masks[name].copy_(operated(masks[name], self.weights[name], limits[name]))
 
     def weights_to_train(self) -> Weights:
         """w * mask; its gradient goes to all of w."""
@@ -110,9 +125,9 @@ class Surgery(Hooks):
 
     def scores(self) -> Scores:
         """|w| in thresholds; whatever the masks keep is above all that they do not."""
-        found = {}
+        found, limits = {}, self.limit_of()
         for name, mask in self.masks().items():
-            size = self.weights[name].detach().double().abs() / max(self.limits[name], 1e-30)
+            size = self.weights[name].detach().double().abs() / max(limits[name], 1e-30)
             found[name] = size / (1 + size) + mask
         return found
 
@@ -120,9 +135,11 @@ class Surgery(Hooks):
 def prune(course: Course) -> Masks:
     """One training with surgery; the masks that it ends with, trimmed to the budget."""
     c_rates = {name: settings_of(course.model, name).c_rate for name in course.weights}
-    limits = thresholds(course.values(), c_rates, FIRST_KEPT * course.kept)
+    kept = FIRST_KEPT * course.kept
+    limits = thresholds(course.values(), c_rates, kept)
     training = steady(course.config, SHARE, lr_scale=LR_SCALE)
-    surgery = Surgery(course.weights, limits, training.iterations)
+    rule = {"c_rates": repr(c_rates), "kept": kept}
+    surgery = Surgery(course.weights, limits, training.iterations, rule=rule)
     course.phases.train("surgery", training, hooks=surgery)
     return course.trimmed(surgery.scores(), int(surgery.kept.count_nonzero()))
 
