@@ -85,9 +85,11 @@ class LearningCompression(Hooks):
         target = views(w - self.multipliers / mu, self.weights)
         self.theta.copy_(flattened(compressed(target, self.kept)))
         self.multipliers.sub_(mu * (w - self.theta))
-        for state in optimizer.state.values():  # momentum towards the old theta is wrong
+        # Momentum towards the old theta is wrong. Adam counts its steps: with moments of zero and a
+        # count that goes on, its first steps would be up to four times as long as the rate says.
+        for state in optimizer.state.values():
             for value in state.values():
-                if isinstance(value, torch.Tensor) and value.ndim:
+                if isinstance(value, torch.Tensor):
                     value.zero_()
 
     def gap(self) -> float:

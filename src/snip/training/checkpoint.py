@@ -102,7 +102,8 @@ def restore(
         weights = model.state_dict()
         state.check(iterations=identity["iterations"], weights=weights, validates=validates)
         steps = state.iteration if stepped else None
-        check_optimizer(optimizer, content["optimizer"], steps=steps)
+        reset = hooks is not None
+        check_optimizer(optimizer, content["optimizer"], steps=steps, reset=reset)
         if different_tensors(content["hooks"], {} if hooks is None else hooks.state_dict()):
             raise ValueError("what its method remembers is of another network")
         try:

@@ -26,9 +26,16 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -
 
 
 def check_optimizer(
-    optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], *, steps: int | None
+    optimizer: torch.optim.Optimizer,
+    saved: Mapping[str, Any],
+    *,
+    steps: int | None,
+    reset: bool = False,
 ) -> None:
-    """ValueError unless this optimiser can have such a state after so many steps; None: any."""
+    """ValueError unless this optimiser can have such a state after so many steps; None: any.
+
+    `reset`: whether its counts may be zero, as of hooks that make an optimiser as if fresh.
+    """
     _check_groups(saved["param_groups"], optimizer.state_dict()["param_groups"])
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     state, kept = saved["state"], _kept_of_a_parameter(optimizer)
@@ -45,7 +52,8 @@ def check_optimizer(
             if tuple(kept[name].shape) == ODD_SHAPE:
                 _check_like(part, parameters[number], f"its {name} of parameter {number}")
             else:
-                _check_count(part, kept[name], steps, f"its {name} of parameter {number}")
+                what = f"its {name} of parameter {number}"
+                _check_count(part, kept[name], steps, what, least=0 if reset else 1)
 
 
 def _check_groups(found: Any, own: list[dict[str, Any]]) -> None:
@@ -82,10 +90,12 @@ def _check_like(part: Any, parameter: torch.Tensor, what: str) -> None:
         )
 
 
-def _check_count(part: Any, expected: torch.Tensor, steps: int | None, what: str) -> None:
+def _check_count(
+    part: Any, expected: torch.Tensor, steps: int | None, what: str, *, least: int
+) -> None:
     """ValueError unless it is a number of steps that may have been done, kept as it is expected."""
     if not isinstance(part, torch.Tensor) or part.dtype != expected.dtype or part.ndim:
         raise ValueError(f"{what} is no number of steps")
     done = float(part)
-    if not 1 <= done <= (LARGEST if steps is None else steps) or done != math.floor(done):
+    if not least <= done <= (LARGEST if steps is None else steps) or done != math.floor(done):
         raise ValueError(f"{what} is {done}, and {steps} steps were done")
