@@ -16,17 +16,30 @@ from snip.training.phases import steady
 
 ROUNDS = 5
 SHARE, LR_SCALE = 0.15, 0.1  # of the first training; a tenth of the rate is the paper's
+ROUNDING = 1e-6  # of |w|: a deviation below is that of equal weights whose mean was rounded
 
 
 def thresholds(weights: Mapping[str, torch.Tensor], qualities: Mapping[str, float]) -> Scores:
     """q_l std(w_l): below this, times one factor for all layers, a weight is pruned."""
-    return {name: qualities[name] * weight.std() for name, weight in weights.items()}
+    return {name: qualities[name] * spread(_wide(weight)) for name, weight in weights.items()}
+
+
+def spread(weight: torch.Tensor) -> torch.Tensor:
+    """The deviation of a layer's weights; the mean of |w| where all are equal, or there is one."""
+    size = weight.abs().mean()
+    deviation = weight.std() if weight.numel() > 1 else torch.zeros_like(size)
+    return torch.where(deviation > ROUNDING * size, deviation, size)
 
 
 def in_thresholds(weights: Mapping[str, torch.Tensor], unit: Mapping[str, torch.Tensor]) -> Scores:
     """|w| in units of its layer's threshold: ranking by it is finding the factor for a budget."""
-    tiny = torch.finfo(torch.float32).tiny  # a layer of equal weights has no deviation
-    return {name: weight.abs() / unit[name].clamp(min=tiny) for name, weight in weights.items()}
+    tiny = torch.finfo(torch.float32).tiny  # a layer that is zero all over has no threshold
+    return {n: _wide(weight).abs() / unit[n].clamp(min=tiny) for n, weight in weights.items()}
+
+
+def _wide(weight: torch.Tensor) -> torch.Tensor:
+    """In float32 at least: of half precision the quotients would soon be infinite."""
+    return weight.to(torch.promote_types(weight.dtype, torch.float32))
 
 
 def prune(course: Course) -> Masks:
