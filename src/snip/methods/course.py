@@ -13,7 +13,6 @@ from torch import nn
 
 from snip.anatomy.device import device_of
 from snip.anatomy.parameters import unwrap
-from snip.data.batches import Batches
 from snip.masks import Masks, held_masks
 from snip.methods.schedules import Rounds
 from snip.selection.budgets import kept_count, left_in
@@ -61,9 +60,10 @@ class Course:
 
     def batches(self, images: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The first batches of the training data, with at least so many images."""
-        train, device = self.phases.data.train, device_of(self.model)
-        size = train.batch_size if isinstance(train, Batches) else len(next(iter(train))[1])
-        found = islice(train.epoch(0), -(-images // size))
+        data, device = self.phases.data, device_of(self.model)
+        first = data.first()
+        count = -(-images // len(first[1]))
+        found = [first] if count == 1 else list(islice(data.train.epoch(0), count))
         return [(inputs.to(device), labels.to(device)) for inputs, labels in found]
 
     def values(self) -> dict[str, torch.Tensor]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from snip.anatomy.parameters import Predicate, is_weight, left_out, unwrap
@@ -21,7 +24,8 @@ from snip.selection.checks import require_left, require_some_kept
 from snip.selection.costs import uses
 from snip.selection.repair import with_a_path
 from snip.training.config import TrainConfig
-from snip.training.parts import data_for, data_of
+from snip.training.loss import why_no_loss
+from snip.training.parts import Data, data_for, data_of
 from snip.training.phases import Phases
 from snip.training.schedule import shortened
 from snip.training.session import Options
@@ -49,15 +53,27 @@ def competing(
 
 
 def prune_in_phases(
-    name: str, method: DuringTraining, phases: Phases, sparsity: float, params: Predicate | None
+    name: str,
+    method: DuringTraining,
+    phases: Phases,
+    sparsity: float,
+    params: Predicate | None,
+    weights: dict[str, nn.Parameter],
 ) -> Masks:
-    """Prune the trained network of `phases`, which then holds the masks that are returned."""
+    """Prune the trained network of `phases`, which then holds the masks that are returned.
+
+    `weights` are those of `competing`.
+    """
     model = unwrap(phases.model)
-    weights = competing(name, method, model, params, sparsity)
-    stay = [n for n in scorable_parameters(model, params) if n not in weights]
-    out = left_out(model, params) | dict.fromkeys(stay, "bias, kept")
+    out = left_out(model, params)
+    for parameter, _ in model.named_parameters():
+        if parameter not in weights:
+            out.setdefault(parameter, "bias, kept")
     course = Course(phases, float(sparsity), weights)
-    inputs, _ = course.batches(1)[0]
+    inputs, labels = course.batches(1)[0]
+    reason = why_no_loss(phases.model, inputs, labels)
+    if reason is not None:
+        raise reason
     masks = method.prune(course).with_provenance(
         method=name,
         scope=OWN,
@@ -87,12 +103,45 @@ def prune_trained(
 
     Phases are parts of `training`. If anything fails, the model is as it was.
     """
-    competing(name, method, model, params, sparsity)
+    weights = competing(name, method, model, params, sparsity)
     if training is not None and not isinstance(training, TrainConfig):
         raise KindError(
             f"training is a {type(training).__name__}: give a snip.TrainConfig, such as "
             "TrainConfig(lr=0.02, iterations=10_000)."
         )
+    # Whoever prunes inside no_grad() need not know that this method trains.
+    with torch.inference_mode(False), torch.enable_grad(), own_gradients(unwrap(model)):
+        parts, config = _to_train_on(data, training)
+        before, masks = snapshot(unwrap(model)), held_masks(model)
+        try:
+            phases = Phases(model, parts, config, Options(engine="auto"))
+            return prune_in_phases(name, method, phases, sparsity, params, weights)
+        except BaseException:
+            release(model)
+            unwrap(model).load_state_dict(before, strict=False)
+            if masks is not None:
+                masks.apply(model)
+            raise
+
+
+@contextmanager
+def own_gradients(model: nn.Module) -> Iterator[None]:
+    """Give each parameter the gradient back that it had before, or none.
+
+    Inside the block it has none: held masks would write into it.
+    """
+    before = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in before:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in before:
+            parameter.grad = gradient
+
+
+def _to_train_on(data: Any, training: TrainConfig | None) -> tuple[Data, TrainConfig]:
+    """The data as batches, and the training that phases are parts of."""
     if isinstance(data, Dataset):
         config = training or _usual(len(data.train) // TrainConfig().batch_size)
         parts = data_for(data, config)
@@ -100,17 +149,7 @@ def prune_trained(
         parts = data_of(data)
         config = training or _usual(len(parts.train))
     # Errors on the way are of no use to anybody here.
-    config = dataclasses.replace(config, eval_every=config.iterations)
-    before, masks = snapshot(unwrap(model)), held_masks(model)
-    try:
-        phases = Phases(model, parts, config, Options(engine="auto"))
-        return prune_in_phases(name, method, phases, sparsity, params)
-    except BaseException:
-        release(model)
-        unwrap(model).load_state_dict(before, strict=False)
-        if masks is not None:
-            masks.apply(model)
-        raise
+    return parts, dataclasses.replace(config, eval_every=config.iterations)
 
 
 def _usual(epoch: int) -> TrainConfig:

@@ -30,6 +30,7 @@ from snip.training.metrics import Metrics, read_metrics
 from snip.training.parts import Data
 from snip.training.phases import Phases
 from snip.training.session import Options
+from snip.training.start import forget_start
 
 FIRST = "first training"
 WAIT = 1.0  # seconds between two looks at a folder that another process works in
@@ -85,17 +86,19 @@ def pruned(
     if not options.resume:
         layout.clear(place)
         layout.clear_phases(place)
+    forget_start(place)
     # Whoever comes back to the folder must know whose phases these are.
     write_json(place / layout.CONFIG, config.to_dict())
     trained = _awaited(first)
     _log(options.loggers, FIRST, trained.history() if options.loggers else [])
-    weights = trained.folder / layout.MODEL
-    require_as_summed(weights)
-    with reading(weights, what="weights"):
-        model.load_state_dict(load_file(weights), strict=False)
+    path = trained.folder / layout.MODEL
+    require_as_summed(path)
+    with reading(path, what="weights"):
+        model.load_state_dict(load_file(path), strict=False)
     around = replace(options, folder=place / layout.PHASES, on_metrics=None, beside=())
     phases = Phases(model, data, config.training, around)
-    masks = prune_in_phases(*method, phases, config.sparsity, None)
+    weights = competing(*method, model, None, config.sparsity)
+    masks = prune_in_phases(*method, phases, config.sparsity, None, weights)
     about = {"protocol": config.protocol, "dataset": dataset.name, "model": config.model}
     return model, masks.with_provenance(**about, seeds=seeds_of(config))
 

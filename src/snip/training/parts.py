@@ -35,36 +35,65 @@ class Loader:
                 f"the data is a {kind}, which cannot be read again and again: a "
                 "method that trains needs a snip data set, a DataLoader or a list of batches."
             )
-        first: Any = next(iter(batches), ())
-        pair = isinstance(first, (tuple, list)) and len(first) == 2
-        if not pair or not all(isinstance(part, torch.Tensor) for part in first):
-            raise KindError(
-                "the data holds no (inputs, labels) pairs of tensors: a method that trains does so "
-                "by cross-entropy, on such batches alone."
-            )
-        inputs, labels = first
-        if labels.ndim == 0 or inputs.shape[:1] != labels.shape[:1]:
-            raise InputError(
-                f"the first batch has inputs {tuple(inputs.shape)} and labels "
-                f"{tuple(labels.shape)}: give one label for each input."
-            )
-        self.batches = batches
-        self.images = len(batches) * len(first[1])  # in an epoch, if all batches are as large
+        self.batches, self._length = batches, _length(batches)
+        # Looked at once and kept: a DataLoader starts its workers for every look.
+        self.first = _first(batches)
+        self.images = self._length * len(self.first[1])  # in an epoch, if all batches are as large
 
     def __len__(self) -> int:
         """Batches per epoch."""
-        return len(self.batches)
+        return self._length
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return iter(self.batches)
+        return self.epoch(0)
 
     def epoch(self, _number: int, *, start: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """One pass, from batch `start` on."""
-        return islice(iter(self.batches), start, None)
+        empty = True
+        for batch in islice(iter(self.batches), start, None):
+            empty = False
+            yield batch
+        if empty:  # else training would ask for one pass after another for ever
+            raise KindError(
+                f"the data is a {type(self.batches).__name__} that has no batches left when it is "
+                "read again: a method that trains needs a DataLoader or a list of batches."
+            )
 
     def with_seed(self, _seed: int) -> Loader:
         """Itself: the user decides the order."""
         return self
+
+
+def _length(batches: Sized) -> int:
+    """Batches per epoch, for data that knows it."""
+    try:
+        length = len(batches)
+    except TypeError as error:  # a DataLoader has a length only if its data set has
+        raise KindError(
+            f"the data is a {type(batches).__name__} of unknown length ({error}): a method that "
+            "trains counts in epochs. Give its data set a __len__, or give a list of batches."
+        ) from error
+    if length < 1:
+        raise InputError(f"the data is a {type(batches).__name__} without batches: give some.")
+    return length
+
+
+def _first(batches: Iterable[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first batch, if it is one to train on."""
+    first: Any = next(iter(batches), ())
+    pair = isinstance(first, (tuple, list)) and len(first) == 2
+    if not pair or not all(isinstance(part, torch.Tensor) for part in first):
+        raise KindError(
+            "the data holds no (inputs, labels) pairs of tensors: a method that trains does so "
+            "by cross-entropy, on such batches alone."
+        )
+    inputs, labels = first
+    if labels.ndim == 0 or inputs.shape[:1] != labels.shape[:1] or not len(labels):
+        raise InputError(
+            f"the first batch has inputs {tuple(inputs.shape)} and labels "
+            f"{tuple(labels.shape)}: give one label for each input."
+        )
+    return inputs, labels
 
 
 @dataclass(frozen=True)
@@ -75,6 +104,13 @@ class Data:
     valid: Batches | None  # None if the validation's fraction is 0
     test: Batches | Loader
     identity: dict[str, Any]
+
+    def first(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first batch to train on, as a copy where a forward could write into the user's."""
+        if isinstance(self.train, Batches):
+            return next(iter(self.train))
+        inputs, labels = self.train.first
+        return inputs.clone(), labels
 
     def with_seed(self, seed: int) -> Data:
         """The same data, with the training images in another order."""
@@ -104,7 +140,7 @@ def data_of(batches: Iterable[Any]) -> Data:
     There is nothing to test on, so that the first batch stands in, and no error is reported.
     """
     loader = Loader(batches)
-    return Data(loader, None, Loader([next(iter(loader))]), {"dataset": type(batches).__name__})
+    return Data(loader, None, Loader([loader.first]), {"dataset": type(batches).__name__})
 
 
 def stream(

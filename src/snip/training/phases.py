@@ -22,7 +22,7 @@ from snip.training.lock import locked
 from snip.training.parts import Data
 from snip.training.schedule import shortened
 from snip.training.session import Options
-from snip.training.start import hold
+from snip.training.start import forget_start, hold
 from snip.training.trainer import TrainResult, train_held
 
 
@@ -56,6 +56,7 @@ class Phases:
         seed = phase_seed(self.config.seed, name)
         config = dataclasses.replace(config, seed=seed)
         with locked(folder) as lock:
+            forget_start(folder)
             masks = None
             if start is not None:
                 began = folder is not None and options.resume and exists(folder / CHECKPOINT)

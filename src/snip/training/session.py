@@ -72,7 +72,7 @@ class Session:
     state: State
     hooks: Hooks | None = None
     clock: Clock = field(default_factory=Clock)
-    lr: float = 0.0  # of the last step
+    lr: float = 0.0  # of the last step, by the schedule
 
     def __post_init__(self) -> None:
         self._plain, self._device = unwrap(self.model), device_of(self.model)
@@ -123,7 +123,7 @@ class Session:
         return Metrics(
             iteration=state.iteration,
             epoch=state.iteration / len(data.train),
-            lr=self.lr,
+            lr=float(self.optimizer.param_groups[0]["lr"]),  # with what hooks made of it
             train_loss=running.mean_loss,
             train_error=running.error,
             valid_loss=valid.loss if valid else None,

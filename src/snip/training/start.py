@@ -9,15 +9,16 @@ from torch import nn
 
 from snip.anatomy.parameters import unwrap
 from snip.common.errors import FileError
-from snip.common.files import read_json, reading, write_json
+from snip.common.files import read_json, reading, remove, write_json
 from snip.common.places import exists
 from snip.engine.choice import Choice, choose, choose_again
 from snip.engine.fused.step import training_step
 from snip.masks import Masks, held_masks
 from snip.training.config import TrainConfig
 from snip.training.hooks import hooked_step
-from snip.training.journal import ENGINE, MASKS, Journal
+from snip.training.journal import CHECKPOINT, ENGINE, MASKS, Journal
 from snip.training.lock import Lock
+from snip.training.loss import explained
 from snip.training.parts import Data, make_optimizer
 from snip.training.session import Options, Session
 
@@ -36,6 +37,18 @@ def hold(
     if masks is not None:
         masks.apply(model)
     return held
+
+
+def forget_start(folder: Path | None) -> None:
+    """Delete the masks and the engine of a training that has no checkpoint, and makes them again.
+
+    Whoever makes masks of trained weights needs those weights too, which a checkpoint alone has.
+    Made again, with other threads or by another version, the masks may be others. The caller holds
+    the folder's lock.
+    """
+    if folder is not None and not exists(folder / CHECKPOINT):
+        for name in (MASKS, ENGINE):
+            remove(folder / name)
 
 
 def begin(
@@ -70,9 +83,9 @@ def begin(
         kept = _keep(options.folder, masks, options.engine, choice)
         journal.watch((*options.beside, *kept))
     if hooks is not None:
-        take_step = hooked_step(unwrap(trained), optimizer, hooks, state)
+        take_step = explained(trained, hooked_step(unwrap(trained), optimizer, hooks, state))
     elif options.step is None:
-        take_step = training_step(trained, optimizer)
+        take_step = explained(trained, training_step(trained, optimizer))
     else:
         take_step = partial(options.step, trained, optimizer)
     trained.train()
@@ -83,7 +96,7 @@ def _on_engine(model: nn.Module, data: Data, options: Options) -> tuple[nn.Modul
     """The network that trains; a resumed run does what "auto" decided when it began."""
     if options.hooks is not None:  # a method that changes weights or masks as it trains
         return model, Choice("dense")
-    batch = next(iter(data.train))
+    batch = data.first()
     path = None if options.folder is None else options.folder / ENGINE
     if path is not None and options.resume and exists(path):
         choice, asked = read_choice(path)
