@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from snip.anatomy.parameters import prunable_parameters
+from snip.methods.layer_matrix import DAMPING, LayerMatrix
 from snip.methods.layers import columns, matrices, rows
-from snip.methods.lobs import DAMPING, Layer, budgets, compensated, saliency
+from snip.methods.lobs import budgets, compensated, saliency
 from snip.methods.obd import hessian_diagonal, saliencies
 
 
@@ -162,7 +163,7 @@ def test_lobs_saliency_is_the_least_harm_of_removing_one_weight() -> None:
 def test_lobs_gathers_the_second_moments_of_patches_and_bias() -> None:
     layer = nn.Conv2d(2, 4, 2, groups=2)
     weights = dict(layer.named_parameters())
-    seen = Layer("", layer, weights)
+    seen = LayerMatrix("", layer, weights)
     x = torch.randn(3, 2, 4, 4)
     seen.see(x[:1])
     seen.see(x[1:])

@@ -32,7 +32,7 @@ def changes_weight(layer: nn.Module) -> bool:
     weight, nothing is known, and the layer counts as what it inherits from.
     """
     weight = layer._parameters.get("weight")
-    if weight is None or not isinstance(layer, (nn.Linear, _ConvNd)) or not _has_own(layer):
+    if weight is None or not isinstance(layer, (nn.Linear, _ConvNd)) or not has_own_forward(layer):
         return False
     every_other = weight.new_zeros(weight.shape)
     every_other.view(-1)[1::2] = 1
@@ -43,6 +43,12 @@ def changes_weight(layer: nn.Module) -> bool:
     except Exception:  # a user's forward may do anything at all
         return False
     return any(bool(x[every_other == 0].any()) for x in used.found)
+
+
+def has_own_forward(layer: nn.Module) -> bool:
+    """Whether the layer's class computes in another way than the layer of torch that it is."""
+    base = next(kind for kind in type(layer).__mro__ if kind.__module__.startswith("torch.nn.modu"))
+    return any(getattr(type(layer), k, None) is not getattr(base, k, None) for k in FORWARDS)
 
 
 def _twin(layer: nn.Module, weight: torch.Tensor) -> nn.Module:
@@ -59,11 +65,6 @@ def is_added(layer: nn.Module, key: str) -> bool:
         return False
     own = layer._parameters.get(key)
     return own is not None and all(stored_parameter(layer, k) is not own for k in KNOWN)
-
-
-def _has_own(layer: nn.Module) -> bool:
-    base = next(kind for kind in type(layer).__mro__ if kind.__module__.startswith("torch.nn.modu"))
-    return any(getattr(type(layer), k, None) is not getattr(base, k, None) for k in FORWARDS)
 
 
 def _input_shape(layer: Any) -> tuple[int, ...]:

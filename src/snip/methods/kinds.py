@@ -16,6 +16,7 @@ from snip.anatomy.parameters import Predicate
 from snip.distributed.models import REPLICATED, SHARDED
 from snip.masks import Masks
 from snip.methods.course import Course
+from snip.methods.layers import ANY, Takes
 from snip.methods.schedules import Rounds, one_shot
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores
@@ -94,7 +95,7 @@ class DuringTraining:
     prune: Callable[[Course], Masks]
     needs: Needs
     biases: bool = False  # whether biases compete with the weights; else all of them stay
-    layers: tuple[type[nn.Module], ...] = ()  # the kinds of layers that it takes; empty: any
+    layers: Takes = ANY
     norms: bool = False  # whether it keeps of each weight under a norm what the norm divides by
     share: float = 0.5
     lr_scale: float = 0.1

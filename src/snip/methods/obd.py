@@ -11,9 +11,19 @@ from snip.anatomy.device import device_of
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.progress import track
 from snip.masks import Masks
+from snip.methods.calls import Call, recorded, require_called, require_images, require_logits
 from snip.methods.course import Course
 from snip.methods.kinds import DuringTraining, Needs
-from snip.methods.layers import MATRICES, columns, matrices, recorded, rows
+from snip.methods.layers import (
+    LARGEST,
+    MATRICES,
+    Takes,
+    columns,
+    matrices,
+    parameter_of,
+    parts,
+    rows,
+)
 from snip.methods.schedules import exponential
 from snip.scoring.gradients import Scores
 from snip.training.phases import steady
@@ -22,6 +32,9 @@ ROUNDS = 8
 SHARE, LR_SCALE = 0.08, 0.1
 IMAGES = 2000  # on which the second derivatives are measured
 MOST_CLASSES = 20  # with more, so many labels per image are drawn from the network's answers
+KEPT = (
+    4 * LARGEST
+)  # elements of patches that are kept; those of other layers are cut anew each time
 
 
 def hessian_diagonal(
@@ -46,6 +59,9 @@ def hessian_diagonal(
             images += len(inputs)
             with recorded(layers) as calls:
                 logits = model(inputs)
+            require_logits("obd", logits, len(inputs))
+            require_called("obd", weights, layers, [n for n in calls if calls[n]], logits)
+            require_images("obd", weights, layers, calls, len(inputs))
             _add(found, layers, calls, _weighted_answers(logits, generator))
     return {name: total / images for name, total in found.items()}
 
@@ -73,19 +89,48 @@ def _weighted_answers(logits: torch.Tensor, generator: torch.Generator) -> Itera
 def _add(
     found: Scores,
     layers: Mapping[str, nn.Module],
-    calls: Mapping[str, list[tuple[torch.Tensor, torch.Tensor]]],
+    calls: Mapping[str, list[Call]],
     answers: Iterable[torch.Tensor],
 ) -> None:
     """Add the squared gradients of the answers about one batch, layer by layer."""
     used = {name: layer for name, layer in layers.items() if calls[name]}
     outputs = [output for name in used for _, output in calls[name]]
-    # [B, groups, K, positions]; the calls of a layer are so many more positions.
-    patches = {n: torch.cat([columns(m, x) for x, _ in calls[n]], 3) for n, m in used.items()}
+    patches = _kept_patches(used, calls)
     for answer in answers:
         gradients = iter(_gradients(answer, outputs))
         for name, layer in used.items():
-            own = [rows(layer, next(gradients)) for _ in calls[name]]
-            _add_squares(found, name, patches[name], torch.cat(own, 3))
+            d = torch.cat([rows(layer, next(gradients)) for _ in calls[name]], 3)
+            for part in parts(len(d), _sizes(layer, calls[name])[1]):
+                kept = patches.get(name)
+                x = _patches(layer, calls[name], part) if kept is None else kept[part]
+                _add_squares(found, name, x, d[part])
+
+
+def _patches(layer: nn.Module, calls: list[Call], part: slice) -> torch.Tensor:
+    """[B, groups, K, positions] of some images; the calls of a layer are so many more positions."""
+    return torch.cat([columns(layer, inputs[part]) for inputs, _ in calls], 3)
+
+
+def _sizes(layer: nn.Module, calls: list[Call]) -> tuple[int, int]:
+    """Elements of an image's patches, and of the largest tensor that is made of an image."""
+    weight: torch.Tensor = layer.weight  # type: ignore[assignment]
+    positions = sum(rows(layer, output).shape[3] for _, output in calls)
+    cut = weight[0].numel() * getattr(layer, "groups", 1) * positions
+    return cut, max(cut, weight.numel()) if positions > 1 else cut
+
+
+def _kept_patches(
+    layers: Mapping[str, nn.Module], calls: Mapping[str, list[Call]]
+) -> dict[str, torch.Tensor]:
+    """The patches of a batch, of as many layers as may be kept for all answers."""
+    found: dict[str, torch.Tensor] = {}
+    room = KEPT
+    for name, layer in layers.items():
+        size = len(calls[name][0][0]) * _sizes(layer, calls[name])[0]
+        if size <= room:
+            room -= size
+            found[name] = _patches(layer, calls[name], slice(None))
+    return found
 
 
 def _add_squares(found: Scores, name: str, x: torch.Tensor, d: torch.Tensor) -> None:
@@ -94,12 +139,12 @@ def _add_squares(found: Scores, name: str, x: torch.Tensor, d: torch.Tensor) -> 
     x: [B, groups, K, positions], what the layer's matrix was applied to; d: [B, groups, O,
     positions], the gradient of what came out.
     """
-    weight, bias = f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")
+    weight, bias = parameter_of(name, "weight"), parameter_of(name, "bias")
     if weight in found:
         if x.shape[3] == 1:  # the square of a product is the product of the squares
             squares = torch.einsum("bgol,bgkl->gok", d.square(), x.square())
         else:
-            squares = torch.einsum("bgol,bgkl->bgok", d, x).square().sum(0)
+            squares = torch.einsum("bgol,bgkl->bgok", d, x).square_().sum(0)
         found[weight] += squares.reshape(found[weight].shape)
     if bias in found:
         found[bias] += d.sum(3).square().sum(0).flatten()
@@ -129,5 +174,5 @@ OBD = DuringTraining(
     prune,
     Needs("Hessian", pretraining=True, prunings="many", hyperparameters=True),
     biases=True,
-    layers=MATRICES,
+    layers=Takes(MATRICES),
 )

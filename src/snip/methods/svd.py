@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from snip.masks import Masks
+from snip.methods.calls import given, hooked, require_seen
 from snip.methods.course import Course
 from snip.methods.kinds import DuringTraining, Needs
-from snip.methods.layers import MATRICES, matrices
+from snip.methods.layers import MATRICES, Takes, matrices, parameter_of
 from snip.training.hooks import Hooks
 from snip.training.phases import steady
 from snip.training.state import Weights
@@ -56,7 +57,7 @@ class Noise(Hooks):
     ) -> None:
         super().__init__()
         self.weights, self.images, self.steps = dict(weights), images, steps
-        self.layers = list(matrices(model, weights).items())
+        self.layers = matrices(model, weights)
         self.log_sigma2 = nn.ParameterList(
             torch.full_like(w, FIRST_LOG_SIGMA2, requires_grad=True) for w in weights.values()
         )
@@ -77,15 +78,8 @@ class Noise(Hooks):
     def attached(self, model: nn.Module) -> Iterator[None]:
         """Noise on the outputs of the layers while they train."""
         own = dict(zip(self.weights, self.log_sigma2, strict=True))
-        handles = []
-        for name, layer in self.layers:
-            log_sigma2 = own[f"{name}.weight".lstrip(".")]
-            handles.append(layer.register_forward_hook(_noisy(log_sigma2)))
-        try:
+        with hooked(self.layers, lambda name: _noisy(own[parameter_of(name, "weight")])):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def log_alphas(self) -> dict[str, torch.Tensor]:
         """log alpha by parameter name."""
@@ -111,10 +105,10 @@ class Noise(Hooks):
 def _noisy(log_sigma2: torch.Tensor) -> Any:
     """Local reparametrisation: noise of variance layer(x^2, sigma^2), drawn per output."""
 
-    def hook(layer: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+    def hook(layer: nn.Module, args: Any, kwargs: Any, output: torch.Tensor) -> torch.Tensor:
         if not layer.training:
             return output
-        squares, sigma2 = args[0].square(), log_sigma2.exp()
+        squares, sigma2 = given(args, kwargs).square(), log_sigma2.exp()
         if isinstance(layer, nn.Linear):
             variance = F.linear(squares, sigma2)
         else:
@@ -133,6 +127,7 @@ def _drawn_like(output: torch.Tensor) -> torch.Tensor:
 
 def prune(course: Course) -> Masks:
     """One training with noise; the weights of the smallest alpha stay."""
+    require_seen("svd", course.model, course.weights, course.batches(1)[0][0])
     training = steady(course.config.with_optimizer("adam"), SHARE)
     training = dataclasses.replace(training, lr=LR, weight_decay=0.0)
     noise = Noise(course.model, course.weights, images=course.images, steps=training.iterations)
@@ -146,5 +141,5 @@ def prune(course: Course) -> Masks:
 SVD = DuringTraining(
     prune,
     Needs("Bayesian", pretraining=True, prunings="soft", hyperparameters=True, objective=True),
-    layers=MATRICES,
+    layers=Takes(MATRICES),
 )
