@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -12,6 +14,10 @@ from snip.cli.options import DataDir, Download, option, switch
 from snip.common.console import remark, say
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
+
+if TYPE_CHECKING:
+    from snip.experiments.reproduce import Reproduction
+    from snip.experiments.request import Request
 
 DETAILS = (
     "Every run has a folder that its configuration names: one that is there is not run again, and "
@@ -53,9 +59,39 @@ Only = Annotated[
         metavar="TEXT",
     ),
 ]
+NO_TIME, NO_RUNS = "without --time", "without runs"  # states of a command that no option names
+
+
+class Rule(NamedTuple):
+    """Options that would change nothing beside another one, or in a state, and what is said."""
+
+    beside: str
+    useless: frozenset[str]
+    sentence: str
+
+
+RULES = (
+    Rule(
+        "--time",
+        frozenset({"--seeds", "--jobs", "--on", "--only", "--missing", "--dry-run"}),
+        "--time times each network once, here and now, in place of training: omit {options}.",
+    ),
+    Rule(
+        "--dry-run",
+        frozenset({"--download"}),
+        "--dry-run says what there is to do with the data that is here: omit {options}.",
+    ),
+    Rule(NO_TIME, frozenset({"--seconds"}), "{options} is of --time alone: give both or none."),
+    Rule(
+        NO_RUNS,
+        frozenset({"--seeds", "--on", "--only", "--scale"}),  # --jobs and --out do no harm
+        "{name} scores networks and has no runs: omit {options}.",
+    ),
+)
 
 
 def command(
+    context: typer.Context,
     name: Name = None,
     *,
     seeds: Seeds = None,
@@ -84,42 +120,32 @@ def command(
     # Imported here, because this loads torch, and a help text needs none of it.
     from snip.experiments import ALL, EXPERIMENTS, named_experiments
     from snip.experiments.estimate import show_estimate
-    from snip.experiments.reproduce import Reproduction
-    from snip.experiments.request import Request, matching
+    from snip.experiments.request import Request
     from snip.experiments.tables import show_record
     from snip.experiments.work import Place
     from snip.training.display import duration
 
+    given = _given(context)
     if name is None:
-        if dry_run or time or missing:
+        if given:
             raise InputError(
                 "no experiment was named: give one of those that snip reproduce lists, or all."
             )
         for one in EXPERIMENTS.values():
             say(f"{one.name:<12} {one.title}")
         return
-    if time and missing:
-        raise InputError("--time times networks whether they were timed or not: omit --missing.")
+    runs = name == ALL or bool(named_experiments(name)[0].rows())
+    _refuse_useless(name, given, {NO_TIME: not time, NO_RUNS: not runs})
     set_up_torch(threads=1, device="cpu")
     place, texts = Place(out, data_dir, download), tuple(only or ())
-    works = []
-    # All are looked at before the first begins: a mistake, or a damaged file, is told at once.
-    for experiment in named_experiments(name):
-        if name == ALL and texts and not matching(experiment.rows(), texts):
-            continue
-        if name == ALL and time and experiment.time is None:
-            continue
-        spoken = _command(experiment.name, seeds, scale, texts, time)
-        request = Request(
-            place, results, seeds, jobs, scale, texts, command=spoken, on=on, missing=missing
-        )
-        works.append(Reproduction(experiment, request, tuple(EXPERIMENTS.values())))
-    failures: list[str] = []
+    asked = Request(place, results, seeds, jobs, scale, texts, on=on, missing=missing)
+    works = _works(name, asked, time=time)
     if dry_run:
         total = sum(show_estimate(work) for work in works)
         if len(works) > 1:
             say(f"\nAll {len(works)} experiments: about {duration(total)} of one core.")
         return
+    failures: list[str] = []
     for work in works:
         experiment = work.experiment
         show_record(experiment, work.time(seconds) if time else work.run())
@@ -132,12 +158,53 @@ def command(
         raise typer.Exit(1)
 
 
-def _command(name: str, seeds: int | None, scale: float, only: tuple[str, ...], time: bool) -> str:
+def _given(context: typer.Context) -> set[str]:
+    """The options that the user has given, whatever their values."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    named = (name for name, source in sources.items() if source and source.name != "DEFAULT")
+    return {f"--{name.replace('_', '-')}" for name in named if name != "name"}
+
+
+def _refuse_useless(name: str, given: Collection[str], states: dict[str, bool]) -> None:
+    """Refuse options that would change nothing beside the others."""
+    holding = {*given, *(state for state, holds in states.items() if holds)}
+    for beside, useless, sentence in RULES:
+        found = sorted(useless.intersection(given))
+        if found and beside in holding:
+            raise InputError(sentence.format(name=name, options=" and ".join(found)))
+
+
+def _works(name: str, asked: Request, *, time: bool) -> list[Reproduction]:
+    """The experiments that are asked for, all looked at before the first begins.
+
+    A mistake, or a damaged file, is told at once.
+    """
+    from snip.experiments import ALL, EXPERIMENTS, named_experiments
+    from snip.experiments.reproduce import Reproduction
+    from snip.experiments.request import matching
+
+    works = []
+    for experiment in named_experiments(name):
+        if name == ALL and asked.only and not matching(experiment.rows(), asked.only):
+            continue
+        if name == ALL and time and experiment.time is None:
+            continue
+        request = replace(asked, command=_command(experiment.name, asked, time=time))
+        works.append(Reproduction(experiment, request, tuple(EXPERIMENTS.values())))
+    if not works:
+        raise InputError(
+            f"--only {', '.join(asked.only)} is in no row of any experiment: give a part of the "
+            "name of a network or a method."
+        )
+    return works
+
+
+def _command(name: str, asked: Request, *, time: bool) -> str:
     """The command as results quote it: without places of this machine, and how many jobs."""
     words = ["snip", "reproduce", name]
-    words += [] if seeds is None else ["--seeds", str(seeds)]
-    words += [] if scale == 1 else ["--scale", f"{scale:g}"]
-    for text in only:
+    words += [] if asked.seeds is None else ["--seeds", str(asked.seeds)]
+    words += [] if asked.scale == 1 else ["--scale", f"{asked.scale:g}"]
+    for text in asked.only:
         words += ["--only", text]
     words += ["--time"] if time else []
     return shlex.join(words)

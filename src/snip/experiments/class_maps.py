@@ -197,6 +197,7 @@ def _experiment(name: str, title: str, method: str, *shown: str) -> Experiment:
             "plain and inverted maps are less alike than their maps of two seeds",
         ),
         measure=work,
+        datasets=SETS,
         measured_table=measured_table,
         unpack=unpack,
         draw=draw,

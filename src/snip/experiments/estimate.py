@@ -62,8 +62,8 @@ def _show_measures(work: Reproduction) -> float:
     """Of an experiment that trains nothing: how long its measures took before, if that is known."""
     seconds = work.more.get(MADE, {}).get(MEASURED, {}).get("seconds", 0.0)
     took = f" It took {duration(seconds)} before." if seconds else " It takes some minutes."
-    state = "is done by this code" if is_current(work.more, MEASURED) else "is to be done"
+    state = "is done by this code" if is_current(work.more, MEASURED) else ""
     if work.request.missing and MEASURED in work.more:
         state = "is not missing"
-    say(f"It scores networks and trains nothing: no runs. This {state}.{took}")
-    return seconds
+    say(f"It scores networks and trains nothing: no runs. This {state or 'is to be done'}.{took}")
+    return 0.0 if state else seconds

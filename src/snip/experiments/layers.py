@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ACROSS = 5  # panels in a row of the figure
+ROWS = [row for one in (TABLE2, TABLEC) for row in one.rows() if row.label == PRUNED]
+SETS = tuple(dict.fromkeys(row.config.dataset for row in ROWS))
 
 
 def measure(data_dir: Path | None, _scale: float) -> Record:
     """Score each pruned network of tables 2 and C with seed 0; all of the data must be here."""
-    rows = [row for one in (TABLE2, TABLEC) for row in one.rows() if row.label == PRUNED]
-    names = dict.fromkeys(row.config.dataset for row in rows)
-    data = {name: load(name, data_dir=data_dir) for name in names}
-    scored = track(rows, description="scoring networks", total=len(rows))
+    data = {name: load(name, data_dir=data_dir) for name in SETS}
+    scored = track(ROWS, description="scoring networks", total=len(ROWS))
     return {
         "networks": [measured(row, data[row.config.dataset]) for row in scored],
         "seeds": 1,
@@ -124,6 +124,7 @@ LAYERS = Experiment(
     "layers",
     "What SNIP keeps of each layer of the architectures of tables 2 and C",
     measure=measure,
+    datasets=SETS,
     measured_table=measured_table,
     draw=draw,
     notes=(

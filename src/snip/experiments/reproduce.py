@@ -11,11 +11,11 @@ from snip.common.console import remark
 from snip.common.errors import FileError, InputError
 from snip.common.files import write_json
 from snip.common.progress import track
-from snip.data import DATASETS, load
-from snip.data.locate import find
+from snip.data import load
 from snip.experiments.drawing import save_figure
 from snip.experiments.kinds import Experiment, Record, Row, nothing_more, scaled
 from snip.experiments.made import MADE, MEASURED, TIMED, is_current, made_now, origin
+from snip.experiments.needs import absent_data, require_writable
 from snip.experiments.pool import Pool
 from snip.experiments.progress import Progress
 from snip.experiments.record import Known, make_record, run_entry, runs_of
@@ -53,7 +53,7 @@ class Reproduction:
         self._read_records()
         self.failures: list[str] = []
         self._drawn = 0.0
-        self._here = self._rows_with_data()
+        self._find_data()
         self.pace = Pace.of_folder(request.place.out)
         self._read: set[str] = set()
 
@@ -65,6 +65,23 @@ class Reproduction:
         for other in self._others:
             path = record_file(self.request.results, other, self.request.scale)
             self.known.join(Known(runs_of(read_record(path, other))))
+
+    def _find_data(self, *, fetch: bool = False) -> None:
+        """Note which rows have data that is here or may be fetched; of others say what to do."""
+        names, asked = ({row.config.dataset for row in rows} for rows in (self.rows, self.chosen))
+        absent = absent_data(names, asked, self.request.place, fetch=fetch)
+        self.known.absent = frozenset(absent)
+        self._here = [row for row in self.rows if row.config.dataset not in absent]
+        for name, sentence in absent.items():
+            count = sum(row.config.dataset == name for row in self.chosen)
+            if count:
+                self._fail(f"{count} rows of {self.experiment.name} are left out: {sentence}")
+
+    def _begin(self) -> None:
+        """Tell before anything slow that results cannot be written, and fetch what may be."""
+        require_writable(self.request.results)
+        if self.request.place.download:
+            self._find_data(fetch=True)
 
     def seeds(self, row: Row) -> range:
         """The seeds of a row: as many as asked for, or as the row or the experiment has."""
@@ -154,10 +171,9 @@ class Reproduction:
 
     def run(self) -> Record:
         """Measure, do all runs, and write the record, the tables and the figure."""
+        self._begin()
         self._read_records()  # again: others may have written to them since
         self.look(shown=True)
-        if not self.rows:
-            self.request.remark_unused(self.experiment.name)
         known = MEASURED in self.more if self.request.missing else is_current(self.more, MEASURED)
         if self.experiment.measure is not None and not known:
             self._measure()
@@ -181,6 +197,9 @@ class Reproduction:
                 f"{self.experiment.name} has nothing to time: --time is for granularity, budgets."
             )
         checked_number("seconds", seconds, above=0)
+        self._begin()
+        if self.failures:  # the first networks would be timed for nothing
+            raise FileError(f"nothing was timed: {self.failures[0]}")
         self._note(TIMED, self.experiment.time(self.request.place.data_dir, seconds))
         return self.finish()
 
@@ -195,9 +214,12 @@ class Reproduction:
 
     def _measure(self) -> None:
         assert self.experiment.measure is not None
+        place = self.request.place
         try:
+            for name in self.experiment.datasets if place.download else ():
+                load(name, data_dir=place.data_dir, download=True)
             start = time.monotonic()
-            found = self.experiment.measure(self.request.place.data_dir, self.request.scale)
+            found = self.experiment.measure(place.data_dir, self.request.scale)
             self._note(MEASURED, found, seconds=round(time.monotonic() - start, 1))
         except FileError as error:
             self._fail(f"{self.experiment.name}: {error}")
@@ -207,22 +229,6 @@ class Reproduction:
         self._own.add(part)
         made = {**self.more.get(MADE, {}), part: made_now() | about}
         self.more = {**self.more, part: found, MADE: made}
-
-    def _rows_with_data(self) -> list[Row]:
-        """The rows whose data is here, or may be fetched; of the others it is said what to do."""
-        place, rows = self.request.place, self.rows
-        for name in sorted({row.config.dataset for row in rows}):
-            if place.download or find(DATASETS[name], place.data_dir) is not None:
-                continue
-            self.known.absent |= {name}
-            rows = [row for row in rows if row.config.dataset != name]
-            count = sum(row.config.dataset == name for row in self.chosen)
-            try:
-                load(name, data_dir=place.data_dir)  # which says where it looked
-            except FileError as error:
-                if count:
-                    self._fail(f"{count} rows of {self.experiment.name} are left out: {error}")
-        return rows
 
     def _take(self, task: Task, outcome: Outcome) -> None:
         if outcome.kind != DONE:

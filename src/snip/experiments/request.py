@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snip.common.checks import checked_whole
-from snip.common.console import remark
 from snip.common.errors import InputError, listed
 from snip.experiments.kinds import Row, checked_scale
 from snip.experiments.local_workers import LocalWorkers
@@ -38,13 +37,6 @@ class Request:
             raise InputError("--only was given no text: leave it out for all rows.")
         if self.seeds is not None:
             checked_whole("seeds", self.seeds, least=1)
-
-    def remark_unused(self, name: str) -> None:
-        """Name the options that mean nothing to an experiment without runs."""
-        given = {"--only": self.only, "--seeds": self.seeds, "--on": self.on != LOCAL}
-        unused = [option for option, value in given.items() if value]
-        if unused:
-            remark(f"note: {name} has no runs: {' and '.join(unused)} changes nothing.")
 
     def workers(self) -> Workers:
         """Where the runs are done."""
