@@ -200,11 +200,13 @@ def _works(name: str, asked: Request, *, time: bool) -> list[Reproduction]:
 
 
 def _command(name: str, asked: Request, *, time: bool) -> str:
-    """The command as results quote it: without places of this machine, and how many jobs."""
+    """The command as results quote it: without places of this machine, and how many jobs.
+
+    Nor which rows were chosen: the results have those of all commands so far, and are what the
+    command without a choice makes.
+    """
     words = ["snip", "reproduce", name]
     words += [] if asked.seeds is None else ["--seeds", str(asked.seeds)]
     words += [] if asked.scale == 1 else ["--scale", f"{asked.scale:g}"]
-    for text in asked.only:
-        words += ["--only", text]
     words += ["--time"] if time else []
     return shlex.join(words)

@@ -99,7 +99,7 @@ def what_was_run(record: Record) -> str:
     length = "the full schedule" if scale == 1 else f"{scale:g} of the full schedule"
     if not record["rows"]:
         return "Scored, nothing was trained."
-    missing = [row["label"] for row in record["rows"] if not row["runs"]]
+    missing = [row for row in record["rows"] if not row["runs"] and not row.get("failed")]
     out = f"; {len(missing)} of {len(record['rows'])} rows are not run yet" if missing else ""
     out += f"; {record['failed']} runs failed" if record.get("failed") else ""
     return f"Trained for {length}: {record['done']} of {record['asked']} runs{out}."
