@@ -11,6 +11,7 @@ from snip.experiments.gap import PAPER, PAPER_CONV, VARIANTS, VARIANTS_CONV
 from snip.experiments.kinds import scaled
 from snip.experiments.methods import METHODS_HERE
 from snip.experiments.record import Known, make_record
+from snip.experiments.request import matching
 from snip.experiments.summary import AGREES, HIGHER, LEGEND, LOWER, ROUNDED, shown, summary
 from snip.experiments.table1 import RIVALS
 from snip.runs import RunConfig
@@ -139,3 +140,9 @@ def test_scaling_a_run():
     often = replace(config, train=TrainConfig(eval_every=1000))
     assert scaled(often, 0.01).training.eval_every == 10
     assert scaled(config, 1e-9).training.iterations == 1
+
+
+def test_rows_are_chosen_by_the_name_of_a_network_as_its_user_wrote_it():
+    rows = EXPERIMENTS["granularity"].rows()
+    chosen = matching(rows, ["small_vgg"])
+    assert {row.config.model.rpartition(":")[2] for row in chosen} == {"small_vgg"}

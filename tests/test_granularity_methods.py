@@ -43,7 +43,9 @@ def test_rounds_score_what_the_rounds_before_have_left(granularity):
 
 @pytest.mark.parametrize("control", [shuffled, randomized])
 def test_controls_of_whole_groups_are_single_connections(control):
-    masks = control(snip.prune(Mlp(), BATCH, sparsity=0.6, granularity="2x2"))
+    blocks = snip.prune(Mlp(), BATCH, sparsity=0.6, granularity="2x2")
+    with pytest.warns(snip.SnipWarning, match="keep or remove '2x2' whole, and single connections"):
+        masks = control(blocks)
     assert masks.provenance.granularity == "element"
 
 

@@ -61,6 +61,19 @@ def test_what_must_see_a_call_asks_for_a_batch_and_changes_nothing(options, reas
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_one_batch_is_enough_for_a_method_that_trains():
+    model, other = network(), network()
+    masks = snip.prune(model, labelled(), sparsity=0.5, method="lwc", training=QUICK)
+    assert masks == snip.prune(other, [labelled()], sparsity=0.5, method="lwc", training=QUICK)
+
+
+def test_methods_that_train_say_how_much_is_left_out():
+    model = network()
+    model[0].requires_grad_(False)
+    with pytest.warns(snip.SnipWarning, match="not up for pruning"):
+        snip.prune(model, [labelled()], sparsity=0.5, method="lwc", training=QUICK)
+
+
 def test_methods_that_train_note_what_the_network_is_called_with():
     """So that a report of their masks knows FLOPs and follows paths."""
     model = network()

@@ -202,5 +202,6 @@ def _prune_trained(name: str, method: DuringTraining, given: Mapping[str, Any]) 
     with ranks_of(given["model"]).together():
         check_not_shared(given["model"], name)
     warn_of_own_masks(given["model"])
+    warn_of_left_out(given["model"], left_out(given["model"], given["params"]))
     where = given["model"], given["batches"], given["sparsity"]
     return prune_trained(name, method, *where, given["params"], given["training"])

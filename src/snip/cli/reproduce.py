@@ -14,6 +14,7 @@ from snip.cli.options import DataDir, Download, option, switch
 from snip.common.console import remark, say
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
+from snip.common.places import exists
 
 if TYPE_CHECKING:
     from snip.experiments.reproduce import Reproduction
@@ -149,7 +150,8 @@ def command(
     for work in works:
         experiment = work.experiment
         show_record(experiment, work.time(seconds) if time else work.run())
-        remark(f"written: {work.stem}.json, .md, .csv" + (", .svg, .png" * bool(experiment.draw)))
+        drawn = exists(work.stem.with_name(f"{work.stem.name}.png"))
+        remark(f"written: {work.stem}.json, .md, .csv{', .svg, .png' if drawn else ''}")
         failures += work.failures
     if failures:
         remark(f"\n{len(failures)} parts are missing, see the warnings above:")

@@ -40,7 +40,7 @@ def ablation(
         f"What changes SNIP's error on {model}, one change at a time",
         partial(_rows, model, papers, variants, base_seeds),
         seeds=3,
-        columns=(("lowest % (selected / best)", _lowest), ("against the base", _gain)),
+        columns=(("lowest % (selected / best)", _lowest), ("against the base, same seeds", _gain)),
         draw=partial(_draw, papers, [BASE, *variants]),
         notes=notes,
     )

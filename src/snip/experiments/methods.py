@@ -102,9 +102,17 @@ def _draw_curves(axes: Axes, record: Record, model: str) -> None:
     kept = [100 * (1 - sparsity) for sparsity in SPARSITIES]
     axes.set_xticks(kept, labels=[f"{100 * s:g}%" for s in SPARSITIES])
     axes.minorticks_off()
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}%")
+    _ticks(axes)
     axes.set_xlabel("sparsity", fontsize=9)
     axes.set_ylabel("test error (logarithmic)", fontsize=9)
+
+
+def _ticks(axes: Axes) -> None:
+    """Errors between one and ten percent, of which most claims are, need labels too."""
+    low, high = axes.get_ylim()
+    shown = [value for value in (0.5, 1, 2, 5, 10, 20, 50, 100) if low <= value <= high]
+    axes.set_yticks(shown, labels=[f"{value:g}%" for value in shown])
+    axes.minorticks_off()
 
 
 def _spread(row: Record) -> tuple[float, float]:
@@ -137,7 +145,7 @@ def _draw_controls(axes: Axes, record: Record) -> None:
         axes.bar(0, 0, color=COLOURS[index], label=name)
     plain_axes(axes, f"Sanity controls: {model} at {100 * sparsity:g}%")
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}%")
+    _ticks(axes)
     axes.set_xticks(range(len(METHODS_HERE)), labels=METHODS_HERE, fontsize=8)
     axes.set_ylabel("test error (logarithmic)", fontsize=9)
 

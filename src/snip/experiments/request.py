@@ -48,7 +48,9 @@ class Request:
 def matching(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
     """The rows whose label or configuration holds one of the texts."""
     texts = [text.lower() for text in only]
-    names = {id(row): f"{row.label} {row.config.folder_name}".lower() for row in rows}
+    names = {
+        id(row): f"{row.label} {row.config.model} {row.config.folder_name}".lower() for row in rows
+    }
     return [row for row in rows if any(text in names[id(row)] for text in texts)]
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.common.errors import warn
 from snip.masks import Masks
 from snip.methods import AtInitialisation, Score, named_method
 from snip.methods.random import fresh_generator
@@ -79,6 +80,12 @@ def _drawn(
     masks: Masks, groups: Iterable[list[str]], granularity: Granularity, model: nn.Module | None
 ) -> Masks:
     """Masks that keep as many connections of each group, drawn at random."""
+    whole = masks.provenance.granularity
+    if granularity == Element() and whole not in (None, str(granularity)):
+        warn(
+            f"these masks keep or remove '{whole}' whole, and single connections are drawn: give "
+            "granularity=, such as snip.Block(4, 4).on(model, batch), to draw whole ones."
+        )
     if not granularity.takes_shares:  # it decides itself what each layer keeps, as it did before
         groups = [list(masks)]
     generator = fresh_generator()

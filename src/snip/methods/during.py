@@ -17,7 +17,7 @@ from snip.masks import Masks, held_masks, release, versions
 from snip.methods.course import Course
 from snip.methods.kinds import DuringTraining
 from snip.methods.layers import require_layers, require_no_norms
-from snip.scoring.batches import one_sample
+from snip.scoring.batches import is_pair_of_tensors, one_sample
 from snip.scoring.checks import scorable_parameters
 from snip.selection.budgets import OWN, checked_sparsity, kept_count
 from snip.selection.checks import require_left, require_some_kept
@@ -142,6 +142,7 @@ def own_gradients(model: nn.Module) -> Iterator[None]:
 
 def _to_train_on(data: Any, training: TrainConfig | None) -> tuple[Data, TrainConfig]:
     """The data as batches, and the training that phases are parts of."""
+    data = [data] if is_pair_of_tensors(data) else data  # one batch, as other methods take it
     if isinstance(data, Dataset):
         config = training or _usual(len(data.train) // TrainConfig().batch_size)
         parts = data_for(data, config)

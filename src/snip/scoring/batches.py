@@ -36,8 +36,8 @@ def cross_entropy(model: nn.Module, batch: Batch, temperature: float = 1.0) -> t
     except (RuntimeError, IndexError, ValueError) as error:
         raise InputError(
             f"cross-entropy of {describe(outputs)} and targets {targets.dtype} "
-            f"{tuple(targets.shape)} failed: {str(error).rstrip('.')}. Pass class indices as int64 "
-            "(targets.long()), or your own loss_fn."
+            f"{tuple(targets.shape)} failed: {str(error).rstrip('.')}. Pass class indices from 0 "
+            "on as int64 (targets.long()), below the number of outputs, or your own loss_fn."
         ) from error
 
 
