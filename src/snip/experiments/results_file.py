@@ -80,7 +80,7 @@ def record_file(results: Path, experiment: Experiment, scale: float) -> Path:
 
 
 def read_record(path: Path, experiment: Experiment) -> Record:
-    """An earlier record, or an empty one; what is damaged, or of another version, is refused."""
+    """An earlier record, or an empty one; a broken one, or of another version, is refused."""
     if not exists(path):
         return {"rows": []}
     record, name = read_json(path, fix=ELSEWHERE), experiment.name
