@@ -13,6 +13,17 @@ from snip.paths.reach import reach
 SPARSITY = 0.99
 
 
+class Strange(nn.Module):
+    """Leaves torch on its way, so that no path can be followed."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return torch.from_numpy(self.fc(x).detach().numpy())
+
+
 def all_kept(model):
     return {name: torch.ones(p.shape, dtype=torch.bool) for name, p in model.named_parameters()}
 

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from connectivity_parts import all_kept, probe, random_masks
+from connectivity_parts import Strange, all_kept, probe, random_masks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -110,14 +110,6 @@ def test_the_model_is_left_untouched():
 
 
 def test_what_cannot_be_followed_gives_a_reason():
-    class Strange(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(2, 2)
-
-        def forward(self, x):
-            return torch.from_numpy(self.fc(x).detach().numpy())
-
     model = Strange()
     assert connectivity(model, all_kept(model), torch.zeros(1, 2)).reason
     wrong = connectivity(nn.Linear(2, 2), all_kept(nn.Linear(2, 2)), torch.zeros(1, 5))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from connectivity_parts import Strange
 from report_parts import applied, mlp, mlp_masks
 from torch import nn
 
@@ -71,14 +72,6 @@ def test_bad_input_is_refused_with_a_reason():
 
 
 def test_a_model_that_cannot_be_followed_is_still_reported():
-    class Strange(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(2, 2)
-
-        def forward(self, x):
-            return torch.from_numpy(self.fc(x).detach().numpy())
-
     model = Strange()
     snip.Masks({"fc.weight": torch.eye(2).bool()}).apply(model)
     report = snip.report(model, inputs=torch.zeros(1, 2))
