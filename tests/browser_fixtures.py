@@ -1,5 +1,6 @@
 """A real browser for the tests of the page: Debian's chromium, driven by playwright."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,6 +57,21 @@ def opened(browser: Browser) -> Iterator[Open]:
 
 def pixels(page: Page, canvas: str) -> str:
     return page.eval_on_selector(canvas, "canvas => canvas.toDataURL()")
+
+
+def wait_until(page: Page, script: str) -> None:
+    """Wait for a script to be true; playwright's own way is eval, which the policy forbids."""
+    for _ in range(300):
+        if page.evaluate(script):
+            return
+        page.wait_for_timeout(100)
+    pytest.fail(f"it never came to {script[:200]}")
+
+
+def wait_for_change(page: Page, canvas: str, before: str) -> None:
+    """Wait until a canvas shows something else."""
+    shown = f"document.querySelector({json.dumps(canvas)}).toDataURL()"
+    wait_until(page, f"{shown} !== {json.dumps(before)}")
 
 
 def quiet(page: Page) -> bool:

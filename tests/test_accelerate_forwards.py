@@ -191,3 +191,25 @@ def test_the_input_is_overwritten_where_the_model_overwrites_it():
         fast, two = masked_at_random(model, one.clone()), one.clone()
         torch.testing.assert_close(fast(two), model(one), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-5)
+
+
+class Named(nn.Module):
+    """A layer whose name the user chose freely."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name, self.heads = name, nn.ModuleDict({name: nn.Linear(12, 12)})
+        self.last = nn.Linear(12, 6)
+
+    def forward(self, x):
+        return self.last(F.relu(self.heads[self.name](x)))
+
+
+@pytest.mark.parametrize("name", ['7" screen', "a\\", 'x"), print("run") or (self, "'])
+def test_names_never_become_code(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    model, x = Named(name), torch.rand(8, 12)
+    with pytest.warns(UserWarning, match="cannot stand in generated code: rename it"):
+        fast = masked_at_random(model, x)
+    torch.testing.assert_close(fast(x), model(x))
+    assert capsys.readouterr().out == ""

@@ -6,11 +6,12 @@ import pytest
 from record_parts import record_with
 
 from snip.experiments.claims import CLAIMS, verdict
-from snip.experiments.judging import gains, loses_no_more, ranks_higher
+from snip.experiments.judging import gains, loses_no_more, number, ranks_higher
 from snip.experiments.kinds import Record, Row
 
 (
-    ONE_SHOT, ANY, BETTER, SEEN, TASK, INVERTED, GRADIENT, BATCHES, LABELS, SPARSER, VARIANCE, BEST,
+    ONE_SHOT, ANY, BETTER, SEEN, TASK, INVERTED, GRADIENT, BATCHES, LABELS, SPARSER, VARIANCE,
+    MARGINAL, BEST,
 ) = CLAIMS  # fmt: skip
 SPREAD = (-0.001, 0.0, 0.001)  # a standard deviation of 0.1 points over three seeds
 # Two standard errors of a difference of two such means are 0.163 points.
@@ -68,6 +69,21 @@ def test_ranks_see_what_means_of_two_kinds_of_runs_hide() -> None:
     assert ranks_higher(row_of(0.9, 0.9, 0.9), row_of(0.01, 0.01, 0.01)) is None  # too few
 
 
+def test_seeds_that_learnt_and_seeds_that_did_not_tell_nothing() -> None:
+    base = row_of(*around(0.0133))
+    assert loses_no_more(row_of(0.013, 0.9), base) is None
+    assert gains(base, row_of(0.013, 0.9)) is None
+
+
+def test_a_seed_that_diverged_is_a_loss_and_is_told() -> None:
+    base, row = row_of(*around(0.02)), row_of(*around(0.02))
+    row["failed"] = [{"run": "x", "seed": 3, "error": "the loss is nan", "diverged": True}]
+    assert loses_no_more(row, base) is False
+    assert number(row) == "2.00 ± 0.10% (3 seeds, 1 more failed)"
+    row["failed"][0].pop("diverged")  # a full disk says nothing of the method
+    assert loses_no_more(row, base) is True
+
+
 # The claims.
 
 
@@ -92,10 +108,7 @@ def test_runs_that_two_experiments_share_are_told_once() -> None:
     told = [
         fact.text.partition(": ")[0] for fact in ONE_SHOT.facts({"table1": table, "fig1": figure})
     ]
-    assert told == [
-        "lenet-300-100 at 98% (table1)", "lenet-300-100 at 90% (fig1)",
-        "lenet-300-100 at 95% (fig1)",
-    ]  # fmt: skip
+    assert told == [f"lenet-300-100 at {share}% (fig1)" for share in (90, 95, 98)]
     fewer = record_with("fig1", lambda row: lenets(0.0171, 0.0170)(row)[:2])
     told = [
         fact.text.partition(": ")[0] for fact in ONE_SHOT.facts({"table1": table, "fig1": fewer})
@@ -142,19 +155,31 @@ def test_where_the_paper_s_pruned_network_is_better(pruned: float, expected: boo
     assert "at 95% (table1)" in facts[0].text
 
 
-@pytest.mark.parametrize(("largest", "expected"), [(0.0189, False), (0.0188, True)])
+@pytest.mark.parametrize(("largest", "expected"), [(0.0193, False), (0.0192, True)])
 def test_scoring_batches_by_hand(largest: float, expected: bool) -> None:
-    """Three seeds differ by a deviation of 0.1 points: two standard errors are 0.115 points."""
+    """Six seeds differ by a deviation of 0.09 points: two standard errors are 0.073 points."""
 
     def errors(row: Row) -> list[float]:
-        return [largest] * 3 if row.config.score_batch_size == 10_000 else around(0.02)
+        return [largest] * 6 if row.config.score_batch_size == 10_000 else 2 * around(0.02)
 
     (fact,) = BATCHES.facts({"fig3": record_with("fig3", errors)})
     assert fact.holds is expected
-    assert "batch 1 2.00 ± 0.10% (3 seeds), the paper 1.94% (agrees); batch 10 " in fact.text
+    assert "batch 1 2.00 ± 0.09% (6 seeds), the paper 1.94% (agrees); batch 10 " in fact.text
+    difference = "-0.08" if expected else "-0.07"
+    said = f"{difference} points over the 6 seeds of both, with a standard error of 0.04"
+    assert fact.text.endswith(said)
     for name in ("gap", "gap-conv"):
         found = {name: record_with(name, errors)}
         assert [fact.holds for fact in BATCHES.facts(found)] == [expected, expected]
+
+
+def test_three_seeds_are_too_few_to_call_a_difference_one() -> None:
+    def errors(row: Row) -> list[float]:
+        return [0.01] * 3 if row.config.score_batch_size == 10_000 else around(0.02)
+
+    (fact,) = BATCHES.facts({"fig3": record_with("fig3", errors)})
+    assert fact.holds is None
+    assert "-1.00 points over the 3 seeds of both" in fact.text
 
 
 def test_only_the_smallest_and_the_largest_batch_decide() -> None:
@@ -219,12 +244,21 @@ def test_variance_by_hand() -> None:
         bad = row.label in ("RN", "TN") and row.config.model in ("gru-s", "lenet-5-caffe")
         return [0.4, 0.41, 0.42, 0.9] if bad else [0.018, 0.0181, 0.0182, 0.0183]
 
-    facts = list(VARIANCE.facts({"table3": record_with("table3", errors)}))
-    assert {fact.text.partition(":")[0]: fact.holds for fact in facts} == {
-        "lenet-300-100, RN": True, "lenet-300-100, TN": True,
-        "lenet-5-caffe, RN": False, "lenet-5-caffe, TN": False,
+    found = {"table3": record_with("table3", errors)}
+    assert {fact.text.partition(":")[0]: fact.holds for fact in VARIANCE.facts(found)} == {
         "lstm-s, RN": False, "lstm-s, TN": False, "gru-s, RN": True, "gru-s, TN": True,
     }  # fmt: skip
+    assert {fact.text.partition(":")[0]: fact.holds for fact in MARGINAL.facts(found)} == {
+        "lenet-300-100, RN": True, "lenet-300-100, TN": True,
+        "lenet-5-caffe, RN": False, "lenet-5-caffe, TN": False,
+    }  # fmt: skip
+
+
+def test_a_draw_that_is_much_better_is_no_marginal_difference() -> None:
+    def errors(row: Row) -> list[float]:
+        return around(0.005 if row.label in ("RN", "TN") else 0.018)
+
+    assert set(holds(MARGINAL, table3=record_with("table3", errors))) == {False}
 
 
 def test_the_best_initialiser_by_hand() -> None:

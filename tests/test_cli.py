@@ -18,6 +18,8 @@ from snip.cli.flags import RUN_FLAGS, TRAIN_FLAGS, rows
 from snip.cli.options import flag_rows
 from snip.common.errors import InputError
 from snip.runs import RunConfig
+from snip.runs.listing import run_folders
+from snip.runs.sums import changes
 from snip.training import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -222,3 +224,6 @@ def test_demo_in_short(snip: Snip) -> None:
     assert "13,331" in out
     assert "runs/demo/survivors.png" in out
     assert Path("runs/demo/survivors.png").read_bytes().startswith(b"\x89PNG")
+    assert Path("runs/demo/compact.safetensors").is_file()
+    runs = run_folders(Path("runs/demo"))
+    assert [str(changes(folder)) for folder in runs] == ["as the run left them"] * 2

@@ -85,7 +85,9 @@ def test_the_command_without_the_other_networks_data(snip: Snip) -> None:
     assert len(absent) == len(ARMS)
     assert {row["data"] for row in absent} == {"absent"}
     table = Path("results/budgets-scale-0.001.md").read_text()
-    assert table.count("| alexnet-s | 90 | - | - | 0 of 1 | - | - | - | cifar-10 is not here") == 6
+    assert (
+        table.count("| alexnet-s | 90 | - | - | 0 of 1 | - | - | - | - | cifar-10 is not here") == 6
+    )
 
 
 @pytest.mark.usefixtures("empty_folder")

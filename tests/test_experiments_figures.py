@@ -10,6 +10,7 @@ from record_parts import record_of, record_with
 
 from snip.data import load
 from snip.experiments import EXPERIMENTS
+from snip.experiments.captions import what_was_run
 from snip.experiments.class_maps import INVERTED, PLAIN, SPARSITIES, maps_of
 from snip.experiments.drawing import save_figure
 from snip.experiments.map_measures import (
@@ -29,7 +30,7 @@ from snip.experiments.maps import class_means, correlation, packed, unpacked
 from snip.experiments.random_labels import MOST_POINTS, keep
 from snip.experiments.record import Known, make_record
 from snip.experiments.table1 import SECONDS
-from snip.experiments.tables import table_of, what_was_run, write_tables
+from snip.experiments.tables import table_of, write_tables
 from snip.reports.views import shares
 from snip.runs import RunConfig, RunResult, prepare
 from snip.runs.config import SHUFFLED
@@ -85,7 +86,7 @@ def test_a_figure_says_what_was_run(tmp_path):
     with rc_context({"svg.fonttype": "none"}):
         save_figure(EXPERIMENTS["fig1"].draw(record), tmp_path / "fig1")
     said = (tmp_path / "fig1.svg").read_text()
-    assert "Trained for 0.5 of the full schedule: 3 of 44 runs; 19 of 22 rows are not run" in said
+    assert "Trained for 0.5 of the full schedule: 3 of 50 runs; 22 of 25 rows are not run" in said
 
 
 @pytest.mark.parametrize("name", [*DRAWN, "table1", "table2", "table3", "tableC"])

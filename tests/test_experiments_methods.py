@@ -1,6 +1,7 @@
 """The comparison of methods at initialisation: what it notes of each run, and how it is drawn."""
 
 import pytest
+from record_parts import record_with
 
 from snip.data import load
 from snip.experiments.methods import CUT_OFF, METHODS_EXPERIMENT, SPARSITIES, keep
@@ -37,7 +38,12 @@ def test_bars_reach_from_the_lowest_to_the_highest_seed():
     rows = [
         {
             "label": "snip",
-            "config": {"model": "lenet-5-caffe", "sparsity": sparsity},
+            "config": {
+                "model": "lenet-5-caffe",
+                "dataset": "mnist",
+                "sparsity": sparsity,
+                "train": {"iterations": 5_400},
+            },
             "runs": [{"test_error": 0.01}, {"test_error": 0.21}],
             "selected": {"mean": 11.0, "std": 14.1},
         }
@@ -47,3 +53,12 @@ def test_bars_reach_from_the_lowest_to_the_highest_seed():
     figure = METHODS_EXPERIMENT.draw(record)
     bars = figure.axes[0].containers[0].lines[2][0].get_segments()
     assert [[float(y) for _, y in bar] for bar in bars] == [pytest.approx([1, 21])] * 5
+
+
+def test_a_method_of_which_seeds_diverged_has_a_cross():
+    record = record_with("methods", lambda _: [0.01, 0.011])
+    row = next(r for r in record["rows"] if r["label"] == "grasp")
+    row["failed"] = [{"run": "x", "seed": 2, "error": "the loss is nan", "diverged": True}]
+    lines = METHODS_EXPERIMENT.draw(record).axes[0].lines
+    crosses = [line for line in lines if line.get_marker() == "x"]
+    assert [float(x) for line in crosses for x in line.get_xdata()] == [pytest.approx(10)]

@@ -16,6 +16,7 @@ from training_parts import CONFIG, StoppedError, chancy_network, stopping_at
 
 from snip.common.errors import FileError
 from snip.data import Dataset, load
+from snip.experiments.work import DONE, Place, attempt
 from snip.runs import RunConfig, RunResult, run
 from snip.training import Metrics, TrainConfig, train
 from snip.training.metrics import read_metrics
@@ -198,3 +199,10 @@ def test_a_place_that_cannot_be_written(snip: Snip) -> None:
     Path("run/tensorboard").write_text("in the way")
     with pytest.raises(FileError, match="cannot log to run/tensorboard"):
         TensorBoard(Path("run"), {}).begin([])
+
+
+def test_runs_of_an_experiment_are_logged(tmp_path: Path) -> None:
+    place = Place(tmp_path, log=("tensorboard",))
+    assert attempt(CONFIGURATION, place).kind == DONE
+    folder = tmp_path / CONFIGURATION.folder_name
+    assert points(folder) == expected(RunResult.read(folder).history())

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from browser_fixtures import Open, pixels, quiet
+from browser_fixtures import Open, pixels, quiet, wait_for_change
 from playwright.sync_api import Page
 
 
@@ -59,8 +59,7 @@ def test_dark_and_light(opened: Open, several: Path) -> None:
     assert brightness(dark, "backgroundColor") < 150 < 600 < brightness(dark, "color")
     before = pixels(light, "#curves canvas")
     light.emulate_media(color_scheme="dark")
-    light.wait_for_timeout(200)
-    assert pixels(light, "#curves canvas") != before  # the chart follows the theme
+    wait_for_change(light, "#curves canvas", before)  # the chart follows the theme
     light.emulate_media(media="print", color_scheme="dark")
     assert brightness(light, "backgroundColor") > 600  # paper is white
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from browser_fixtures import Open, pixels, quiet
+from browser_fixtures import Open, pixels, quiet, wait_for_change
 
 
 def test_class_and_sparsity_sliders_change_the_picture(opened: Open, single: Path) -> None:
@@ -82,22 +82,24 @@ def test_keys_move_sliders_and_tabs(opened: Open, single: Path) -> None:
 
 def test_curves_by_measure_scale_and_run(opened: Open, several: Path) -> None:
     page = opened(several)
-    errors = page.evaluate("snip.chartPoints()")
-    assert errors[0] == [10, 20, 30, 40]
-    assert len(errors) == 4
-    page.select_option("#measure", "train_loss")
-    losses = page.evaluate("snip.chartPoints()")
-    assert losses[0] == errors[0]
-    assert losses[1] != errors[1]
 
     def drawn() -> str:
         return pixels(page, "#curves canvas")
 
+    def last_values(measure: str) -> list[str]:
+        runs = page.evaluate("snip.data.curves")
+        return [f"{run['series'][measure][-1]:.3g}" for run in runs]
+
+    shown = page.locator("#curve-runs output")
+    assert shown.all_inner_texts() == last_values("test_error")
+    errors = drawn()
+    page.select_option("#measure", "train_loss")
+    assert shown.all_inner_texts() == last_values("train_loss") != last_values("test_error")
+    assert drawn() != errors
     logarithmic = drawn()
     page.check("input[value=linear]")
     linear = drawn()
     assert linear != logarithmic
     page.uncheck("#curve-runs li:nth-child(2) input")
-    page.wait_for_timeout(100)
-    assert drawn() != linear
+    wait_for_change(page, "#curves canvas", linear)
     assert quiet(page)

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
-from page_parts import page_of
+from page_parts import TRAIN, page_of, small_run
 
+from snip.cli.repeating import command_of
 from snip.common.errors import FileError, InputError
 from snip.common.figures import percent
+from snip.data import load
+from snip.page.book import Book
 from snip.page.finding import chosen_folders, read_run
+from snip.page.story import Shown
+from snip.page.telling import told
 from snip.reports.report import Report
-from snip.runs import RunResult
+from snip.runs import RunConfig, RunResult, run
+from snip.runs.folder import clear
+from snip.runs.listing import listed
+from snip.training.display import duration
+from snip.training.lock import locked
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
+
+
+@pytest.fixture
+def phases(tmp_path: Path) -> Path:
+    """A run of a method that trains, as it is when its own training has not begun yet."""
+    folder = small_run(tmp_path / "runs" / "lwc", every=1000, method="lwc")
+    clear(folder)
+    return folder
 
 
 def test_folders_of_folders_and_nothing_twice(page_run: Path, tmp_path: Path) -> None:
@@ -113,7 +131,59 @@ def test_an_unfinished_run_says_how_far_it_is(page_copy: Path) -> None:
         (page_copy / name).unlink()
     (page_copy / "metrics.jsonl").write_text("".join(lines[:2]) + '{"iteration": 3')
     html = page_of(page_copy)
-    assert "20 of 40 iterations evaluated" in html
+    assert "Stopped, 20 of 40 iterations evaluated" in html
     assert "so far" in html
     (page_copy / "metrics.jsonl").unlink()
-    assert "o evaluation yet" in page_of(page_copy)
+    assert "Stopped, no evaluation yet" in page_of(page_copy)
+
+
+def shown_of(folder: Path) -> Shown:
+    return told(read_run(folder), "run-0", command_of).shown
+
+
+def test_without_a_validation_part_nothing_was_selected_by_it(
+    page_run: Path, tmp_path: Path
+) -> None:
+    assert shown_of(page_run).facts["Selected"].endswith("by validation error")
+    train = dataclasses.replace(TRAIN, validation=0.0)
+    config = RunConfig("lenet-300-100", 0, train=train)
+    folder = run(config, folder=tmp_path / "run", progress=False).folder
+    told = "iteration 40, the last, because nothing was held out for validation"
+    assert shown_of(folder).facts["Selected"] == told
+
+
+def test_time_is_left_only_to_a_run_that_is_at_work(page_copy: Path) -> None:
+    lines = (page_copy / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (page_copy / "result.json").unlink()
+    (page_copy / "metrics.jsonl").write_text(lines[0])
+    assert shown_of(page_copy).left == ""
+    with locked(page_copy):
+        shown = shown_of(page_copy)
+        assert shown.state == "running, 10 of 40 iterations evaluated"
+        assert shown.left == duration(listed(page_copy).seconds_left)
+        assert shown.progress == 0.25
+
+
+def test_a_method_that_trains_is_shown_in_the_phase_that_it_is_in(phases: Path) -> None:
+    """What `snip runs` says of it, and its curve."""
+    run = told(read_run(phases), "run-0", command_of)
+    found = listed(phases)
+    assert found.phase.startswith("round-")
+    assert run.shown.state == f"stopped, {found.phase}: {found.done} iterations evaluated"
+    assert run.shown.took == f"{duration(found.seconds)} so far in {found.phase}"
+    assert run.shown.error.endswith(f"% so far in {found.phase}")
+    assert run.curves["iterations"] == [found.done]
+    assert run.curves["label"] == f"{run.shown.name}, {found.phase}"
+
+
+def test_a_live_page_sees_what_changes_in_phases_and_who_is_at_work(phases: Path) -> None:
+    book = Book([phases], command_of, load, score=False)
+    assert "Stopped, round-" in book.live()
+    path = phases / "phases" / listed(phases).phase / "metrics.jsonl"
+    before = json.loads(book.live())["curves"][0]["iterations"]
+    with path.open("a") as file:
+        file.write(path.read_text())
+    assert json.loads(book.live())["curves"][0]["iterations"] == before * 2
+    with locked(phases):
+        assert "Running, round-" in book.live()
+    assert "Stopped, round-" in book.live()

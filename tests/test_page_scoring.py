@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from cli_fixtures import OWN_NETWORK
 from page_parts import html_of
 
 from snip.cli.repeating import command_of
 from snip.common.errors import FileError
-from snip.data import load
+from snip.data import Dataset, Split, load
+from snip.experiments.class_maps import SPARSITIES
 from snip.masks import Masks
 from snip.page.book import Book
-from snip.page.explorer import NO_REPAIR
-from snip.page.finding import read_run
+from snip.page.explorer import NO_REPAIR, Explorer
+from snip.page.finding import Run, read_run
 from snip.runs import RunConfig
 from snip.runs.exploring import class_maps, kept_by_sparsity, not_explorable
 
@@ -42,6 +47,25 @@ def test_class_maps_look_like_their_class(page_run: Path) -> None:
         assert likeness.index(max(likeness)) == label
     conv = dataclasses.replace(read_run(page_run).config, model="lenet-5-caffe")
     assert class_maps(conv, mnist, (0.5,)) is None
+
+
+def test_class_pictures_of_colour_images_have_shades(tmp_path: Path) -> None:
+    """At 30% sparsity a pixel of three channels keeps 0.7 of its connections, not 2.1."""
+    Path("colour_nets.py").write_text(OWN_NETWORK)
+    images, labels = torch.randint(256, (200, 3, 32, 32), dtype=torch.uint8), torch.arange(200) % 10
+    split = Split(images, labels)
+    colours = Dataset.from_splits("cifar-10", split, split, classes=10)
+    config = RunConfig("colour_nets:small", 0.9, "cifar-10", score_batch_size=10)
+    explorer = Explorer(lambda _name: colours, own_networks=True, score=True)
+    explorer.of(Run(tmp_path, config))
+    (found,) = explorer.scored().values()
+    assert found["classes"]["sparsities"] == SPARSITIES
+    pictures = np.frombuffer(base64.b64decode(found["classes"]["bytes"]), np.uint8)
+    shares = pictures.reshape(10, len(SPARSITIES), 32, 32).mean((0, 2, 3)) / 254
+    kept = [1 - sparsity for sparsity in SPARSITIES]
+    assert shares == pytest.approx(kept, abs=0.02)  # nearly all connections are in this layer
+    assert pictures.max() == 254
+    assert pictures.reshape(10, len(SPARSITIES), -1)[:, 2].min() < 200
 
 
 @pytest.mark.parametrize(

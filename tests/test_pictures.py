@@ -84,6 +84,15 @@ def test_other_formats(tmp_path, suffix):
     assert (tmp_path / f"a{suffix}").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("shape", [(8, 784), (4, 3, 3, 3)])
+def test_names_with_dollars_are_drawn_as_they_are(tmp_path, shape):
+    masks = snip.Masks({"a$^$.weight": torch.ones(shape).bool()})
+    survivors(masks, tmp_path / "a.svg", title="$^$ or $5")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert drawn.count("a$^$.weight") == 2
+    assert "$^$ or $5" in drawn
+
+
 def test_bad_names_and_places_are_refused(tmp_path):
     with pytest.raises(snip.InputError, match="end its name in one of"):
         survivors(lenet_masks(), tmp_path / "picture.docx")

@@ -3,20 +3,14 @@
 import csv
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from cli_fixtures import Snip, files
 from reproduce_fixtures import NAME, TABLE, TRIAL, changed, record
 
-from snip.common.source import code_digest
 from snip.experiments import EXPERIMENTS
 from snip.experiments.kinds import scaled
-from snip.experiments.made import origin
-from snip.experiments.maps import packed
 from snip.experiments.reproduce import Reproduction
 from snip.experiments.request import Request
 from snip.experiments.work import Place
@@ -189,48 +183,6 @@ def test_a_run_that_fails_is_in_the_record_until_it_succeeds(snip: Snip) -> None
     assert code == 0
     assert "failed" not in shown
     assert (record()["failed"], [r["failed"] for r in record()["rows"] if r["failed"]]) == (0, [])
-
-
-@pytest.mark.usefixtures("empty_folder")
-def test_what_was_measured_by_other_code_is_measured_again(snip: Snip) -> None:
-    experiment = replace(EXPERIMENTS["fig3"], rows=tuple)
-    path = Path("results/fig3.json")
-
-    def measured_after(change: Callable[[dict], object]) -> dict:
-        if path.exists():
-            known = json.loads(path.read_text())
-            change(known)
-            path.write_text(json.dumps(known))
-        return Reproduction(experiment, Request(Place(Path("runs")), Path("results"))).run()
-
-    first = measured_after(len)
-    assert first["made"]["measured"]["code"] == code_digest()
-    other = packed(torch.zeros(28, 28))
-    kept = measured_after(lambda known: known["measured"].update(mean=other))
-    assert kept["measured"]["mean"] == other  # by the same code: nothing is done again
-    anew = measured_after(lambda known: known["made"]["measured"].update(code="older"))
-    assert anew["measured"] == first["measured"]
-    text = Path("results/fig3.md").read_text()
-    assert f"Measures are {origin(anew, 'measured')}." in text
-
-
-def test_times_say_of_which_commit_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    experiment = replace(EXPERIMENTS["granularity"], rows=tuple)
-    made = {"commit": "abc1234", "code": "older", "date": "2026-11-01T10:00:00+00:00"}
-    for more, said in (
-        ({"made": {"timing": made}}, "of 2026-11-01, commit abc1234"),
-        ({}, "of an older version that noted no commit"),
-    ):
-        place = tmp_path / str(len(more))
-        work = Reproduction(experiment, Request(Place(place / "runs"), place))
-        work.more = {"timing": {}, **more}
-        work.run()
-        assert f"the times of granularity are {said}, and the code has changed since" in (
-            capsys.readouterr().err
-        )
-        assert f"Times are {said}." in (place / "granularity.md").read_text()
-    installed = {"made": {"timing": {**made, "commit": "", "versions": {"snip": "1.2"}}}}
-    assert origin(installed, "timing") == "of 2026-11-01, version 1.2"
 
 
 @pytest.mark.usefixtures("empty_folder")

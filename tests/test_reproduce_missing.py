@@ -1,6 +1,7 @@
 """`snip reproduce --missing`: only what results do not hold, wherever it was done."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,13 @@ from cli_fixtures import Snip
 from reproduce_fixtures import NAME, TABLE, TRIAL, changed, record
 
 from snip.experiments import EXPERIMENTS
+from snip.experiments.kinds import Row
 from snip.experiments.reproduce import Reproduction
 from snip.experiments.request import Request
 from snip.experiments.work import Place
+from snip.runs import RunConfig
+from snip.runs.pace import Pace
+from snip.training import TrainConfig
 
 
 @pytest.mark.usefixtures("reproduced_copy")
@@ -35,8 +40,8 @@ def test_runs_that_another_experiment_has_are_not_missing(snip: Snip) -> None:
     fig1 = ("reproduce", "fig1", *TRIAL, "--only", "lenet-300-100", "--seeds", "2", "--dry-run")
     shutil.rmtree("runs")
     # Of table1's runs, two of the reference and two at 95% are rows of figure 1 too.
-    assert "18 runs to do" in snip(*fig1, "--missing")[1]
-    assert "22 runs to do" in snip(*fig1)[1]
+    assert "20 runs to do" in snip(*fig1, "--missing")[1]
+    assert "24 runs to do" in snip(*fig1)[1]
 
 
 @pytest.mark.usefixtures("reproduced_copy")
@@ -69,6 +74,26 @@ def test_a_first_training_that_is_done_again_leaves_its_result_as_it_was(snip: S
     after = record()["rows"]
     assert after[1]["runs"] == before
     assert [row["label"] for row in after if row["runs"]][-1] == "LWC"
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_a_run_that_diverged_is_known_to_do_so_and_is_not_missing() -> None:
+    diverging = TrainConfig(iterations=4, lr=1e30, validation=0)
+    row = Row("diverging", RunConfig("lenet-300-100", 0.5, train=diverging))
+    experiment = replace(EXPERIMENTS["fig1"], rows=lambda: [row])
+    request = Request(Place(Path("runs")), Path("results"), seeds=1)
+    assert Reproduction(experiment, request).run()["failed"] == 1
+    # By the record alone: somebody else may have run it.
+    shutil.rmtree("runs")
+    assert Reproduction(experiment, replace(request, missing=True)).tasks() == []
+    assert len(Reproduction(experiment, request).tasks()) == 1
+
+
+def test_of_one_seed_the_longest_runs_come_first(tmp_path: Path) -> None:
+    work = Reproduction(EXPERIMENTS["fig4"], Request(Place(tmp_path), tmp_path, seeds=2))
+    work.pace = Pace(measured={("lenet-5-caffe", "mnist"): 1e-4})
+    done = [(task.config.seed, task.config.sparsity) for task in work.tasks()]
+    assert done == [(seed, s) for seed in (0, 1) for s in (0, 0, 0, 0.99, 0.99)]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from snip.experiments.estimate import show_estimate
 from snip.experiments.made import MADE, MEASURED, made_now
 from snip.experiments.needs import absent_data, require_writable
 from snip.experiments.reproduce import Reproduction
-from snip.experiments.request import Request
+from snip.experiments.request import Request, matching
 from snip.experiments.work import Place
 
 ONE_RUN = ["table1", "--scale", "0.0002", "--only", "snip-0.95", "--seeds", "1"]
@@ -28,6 +28,11 @@ TIMED = "--time times each network once, here and now, in place of training: omi
         (["granularity", "--time", "--seeds", "2"], f"{TIMED}--seeds."),
         (["budgets", "--time", "--jobs", "2", "--on", "ray"], f"{TIMED}--jobs and --on."),
         (["all", "--time", "--only", "lenet"], f"{TIMED}--only."),
+        (
+            [*ONE_RUN, "--log", "tensorbord"],
+            "unknown logger 'tensorbord': did you mean",
+        ),
+        ([*ONE_RUN, "--log", "tensorboard", "--dry-run"], "with the data that is here: omit --log"),
         (["fig1", "--dry-run", "--download"], "--dry-run says what there is to do with the data"),
         (["all", "--seconds", "4"], "--seconds is of --time alone"),
         (["fig2", "--seeds", "2"], "fig2 scores networks and has no runs: omit --seeds."),
@@ -153,6 +158,14 @@ def test_what_is_done_takes_no_time() -> None:
     work = Reproduction(EXPERIMENTS["fig2"], request)
     made = made_now() | {"seconds": 65.0}
     work.more = {MEASURED: {}, MADE: {MEASURED: made}}
-    assert show_estimate(work) == 0
+    assert show_estimate(work) == {}
     made["code"] = "older"
-    assert show_estimate(work) == 65
+    assert show_estimate(work) == {"fig2": 65}
+
+
+def test_a_whole_label_stands_for_its_row_alone() -> None:
+    rows = EXPERIMENTS["fig3"].rows()
+    assert [row.label for row in matching(rows, ["batch 10"])] == ["batch 10"]
+    assert len(matching(rows, ["batch"])) == 5
+    rows = EXPERIMENTS["gap-conv"].rows()
+    assert {row.config.model for row in matching(rows, ["lenet-5-caffe"])} == {"lenet-5-caffe"}

@@ -121,3 +121,10 @@ def test_auto_is_the_default_and_old_folders_keep_their_names() -> None:
     assert RunConfig("lenet-300-100", 0.0).engine == "dense"
     old = {"model": "lenet-300-100", "sparsity": 0.9}
     assert RunConfig.from_dict(old) == dense
+
+
+def test_nothing_is_said_of_labels_that_were_dealt_out_at_random(finished_run: Path) -> None:
+    result = replace(RunResult.read(finished_run), test_error=0.9)
+    assert chance_note(result) is not None
+    shuffled = replace(result, config=replace(result.config, labels="shuffled"))
+    assert chance_note(shuffled) is None

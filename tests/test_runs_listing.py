@@ -121,6 +121,22 @@ def test_comparing_shows_what_differs_and_draws_the_curves(snip: Snip, three: Pa
     assert Path("curves.svg").read_text() == drawn
 
 
+def test_names_with_dollars_are_drawn_as_they_are(snip: Snip, three: Path) -> None:
+    (three / "finished").rename(three / "cost_$5^$a")
+    arguments = ["compare", "cost_$5^$a", "stopped", "--picture", "curves.svg"]
+    code, _, error = snip("runs", *arguments, *OUT)
+    assert (code, error) == (0, "")
+    assert "A: cost_$5^$a" in Path("curves.svg").read_text()
+
+
+def test_more_runs_than_letters(snip: Snip, three: Path) -> None:
+    for number in range(26):
+        shutil.copytree(three / "stopped", three / f"copy-{number:02}")
+    code, out, _ = snip("runs", "compare", *(path.name for path in run_folders(three)[:28]), *OUT)
+    assert code == 0
+    assert "\nZ: copy-25\nAA: finished\nAB: new\n" in out
+
+
 def test_removing_asks_refuses_a_running_one_and_takes_the_whole_folder(
     snip: Snip, three: Path
 ) -> None:

@@ -35,8 +35,8 @@ def command(
 ) -> None:
     """Prune LeNet-300-100 and train it beside the dense one."""
     # Imported here, because this loads torch, and a help text needs none of it.
-    from snip.cli.comparison import MODEL, run_one, show_both
     from snip.cli.configuration import run_config
+    from snip.cli.demo_comparison import MODEL, run_one, show_both
     from snip.masks import Masks
     from snip.reports.pictures import survivors
     from snip.training.journal import MASKS
@@ -51,5 +51,5 @@ def command(
     dense, pruned = run_one(reference, out, resume), run_one(config, out, resume)
     picture = out / "survivors.png"
     survivors(Masks.load(pruned.folder / MASKS), picture)
-    show_both(dense, pruned)
+    show_both(dense, pruned, out)
     say(f"\nWhat survived: {picture}")

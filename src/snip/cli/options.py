@@ -22,6 +22,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 option = partial(typer.Option, rich_help_panel=PLACE)
 switch = partial(option, metavar="")
 
+Log = Annotated[
+    list[str] | None,
+    option(
+        help="Log the evaluations as well, into the run's folder: tensorboard, wandb or mlflow.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
 DataDir = Annotated[
     Path | None,
     option(

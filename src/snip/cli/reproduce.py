@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from snip.cli.options import DataDir, Download, option, switch
+from snip.cli.options import DataDir, Download, Log, option, switch
 from snip.common.console import remark, say
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
@@ -74,18 +74,18 @@ class Rule(NamedTuple):
 RULES = (
     Rule(
         "--time",
-        frozenset({"--seeds", "--jobs", "--on", "--only", "--missing", "--dry-run"}),
+        frozenset({"--seeds", "--jobs", "--on", "--only", "--missing", "--dry-run", "--log"}),
         "--time times each network once, here and now, in place of training: omit {options}.",
     ),
     Rule(
         "--dry-run",
-        frozenset({"--download"}),
+        frozenset({"--download", "--log"}),
         "--dry-run says what there is to do with the data that is here: omit {options}.",
     ),
     Rule(NO_TIME, frozenset({"--seconds"}), "{options} is of --time alone: give both or none."),
     Rule(
         NO_RUNS,
-        frozenset({"--seeds", "--on", "--only", "--scale"}),  # --jobs and --out do no harm
+        frozenset({"--seeds", "--on", "--only", "--scale", "--log"}),  # --jobs and --out do no harm
         "{name} scores networks and has no runs: omit {options}.",
     ),
 )
@@ -105,6 +105,7 @@ def command(
         switch("--time", help="Time the networks in place of training, on a quiet machine."),
     ] = False,
     seconds: Annotated[float, option(help="Of --time, for each network.", metavar="X")] = 4.0,
+    log: Log = None,
     missing: Annotated[
         bool,
         switch("--missing", help="Only what no experiment in --results has a result of yet."),
@@ -119,40 +120,65 @@ def command(
 ) -> None:
     """Reproduce a table or a figure of the paper."""
     # Imported here, because this loads torch, and a help text needs none of it.
-    from snip.experiments import ALL, EXPERIMENTS, named_experiments
-    from snip.experiments.estimate import show_estimate
+    from snip.experiments import ALL, named_experiments
     from snip.experiments.request import Request
-    from snip.experiments.tables import show_record
     from snip.experiments.work import Place
-    from snip.training.display import duration
 
     given = _given(context)
     if name is None:
-        if given:
-            raise InputError(
-                "no experiment was named: give one of those that snip reproduce lists, or all."
-            )
-        for one in EXPERIMENTS.values():
-            say(f"{one.name:<12} {one.title}")
+        _list_experiments(given)
         return
     runs = name == ALL or bool(named_experiments(name)[0].rows())
     _refuse_useless(name, given, {NO_TIME: not time, NO_RUNS: not runs})
     set_up_torch(threads=1, device="cpu")
-    place, texts = Place(out, data_dir, download), tuple(only or ())
+    place, texts = Place(out, data_dir, download, tuple(log or ())), tuple(only or ())
     asked = Request(place, results, seeds, jobs, scale, texts, on=on, missing=missing)
     works = _works(name, asked, time=time)
     if dry_run:
-        total = sum(show_estimate(work) for work in works)
-        if len(works) > 1:
-            say(f"\nAll {len(works)} experiments: about {duration(total)} of one core.")
-        return
+        _estimate(works)
+    else:
+        _reproduce(works, seconds if time else None)
+
+
+def _list_experiments(given: Collection[str]) -> None:
+    """Say which experiments there are, if nothing else was asked."""
+    from snip.experiments import EXPERIMENTS
+
+    if given:
+        raise InputError(
+            "no experiment was named: give one of those that snip reproduce lists, or all."
+        )
+    for one in EXPERIMENTS.values():
+        say(f"{one.name:<12} {one.title}")
+
+
+def _estimate(works: Sequence[Reproduction]) -> None:
+    """Say what there is to do; runs that several experiments need are done once."""
+    from snip.experiments.estimate import show_estimate
+    from snip.training.display import duration
+
+    left: dict[str, float] = {}
+    for work in works:
+        left |= show_estimate(work)
+    if len(works) > 1:
+        total = duration(sum(left.values()))
+        say(f"\nAll {len(works)} experiments: about {total} of one core, shared runs once.")
+
+
+def _reproduce(works: Sequence[Reproduction], seconds: float | None) -> None:
+    """Run the experiments, or time their networks for so many `seconds` each, and show them."""
+    from snip.experiments.reproduce import is_empty
+    from snip.experiments.tables import show_record
+
     failures: list[str] = []
     for work in works:
-        experiment = work.experiment
-        show_record(experiment, work.time(seconds) if time else work.run())
+        record = work.run() if seconds is None else work.time(seconds)
+        failures += work.failures
+        if is_empty(record):
+            continue
+        show_record(work.experiment, record)
         drawn = exists(work.stem.with_name(f"{work.stem.name}.png"))
         remark(f"written: {work.stem}.json, .md, .csv{', .svg, .png' if drawn else ''}")
-        failures += work.failures
     if failures:
         remark(f"\n{len(failures)} parts are missing, see the warnings above:")
         for sentence in failures:

@@ -17,6 +17,7 @@ from snip.cli.options import (
     DataDir,
     Device,
     Download,
+    Log,
     Threads,
     option,
     switch,
@@ -55,14 +56,6 @@ Epochs = Annotated[
         "keep their proportions.",
         metavar="N",
         rich_help_panel=TRAINING,
-    ),
-]
-Log = Annotated[
-    list[str] | None,
-    option(
-        help="Log the evaluations as well, into the run's folder: tensorboard, wandb or mlflow.",
-        metavar="NAME",
-        show_default=False,
     ),
 ]
 Out = Annotated[Path, option(help="Folder of run folders.", metavar="FOLDER")]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import time
 from collections.abc import Sequence
+from itertools import chain, islice, product
 from pathlib import Path
+from string import ascii_uppercase
 
 from snip.common.console import remark, say, show_table
 from snip.common.errors import FileError, InputError, nearest
@@ -69,17 +72,25 @@ def compare(out: Path, names: Sequence[str], picture: Path | None) -> None:
     rows = [[key, *(str(one.get(key, "-")) for one in settings)] for key in keys]
     rows = [row for row in rows if len(set(row[1:])) > 1]
     rows += [[name, *(_outcome(run).get(name, "-") for run in runs)] for name in OUTCOMES]
-    show_table(("", *(chr(ord("A") + number) for number in range(len(runs)))), rows)
-    for number, run in enumerate(runs):
-        say(f"{chr(ord('A') + number)}: {run.folder.name}")
+    letters = _letters(len(runs))
+    show_table(("", *letters), rows)
+    labels = [f"{letter}: {run.folder.name}" for letter, run in zip(letters, runs, strict=True)]
+    for label in labels:
+        say(label)
     if picture is not None:
         curves = [
-            Curve(f"{chr(ord('A') + i)}: {run.folder.name}", read_metrics(run.folder / METRICS))
-            for i, run in enumerate(runs)
+            Curve(label, read_metrics(run.folder / METRICS))
+            for label, run in zip(labels, runs, strict=True)
             if (run.folder / METRICS).is_file()
         ]
         draw_curves(curves, picture)
         say(f"Curves: {picture}")
+
+
+def _letters(count: int) -> list[str]:
+    """A to Z, then AA, AB and so on, as the columns of a spreadsheet."""
+    by_length = (product(ascii_uppercase, repeat=length) for length in itertools.count(1))
+    return ["".join(word) for word in islice(chain.from_iterable(by_length), count)]
 
 
 def remove(out: Path, names: Sequence[str], *, asked: bool) -> None:

@@ -37,6 +37,12 @@ def commit() -> str:
     return _git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 
+def note_code() -> None:
+    """Note which code this is before any work: the sources may have changed when it is done."""
+    code_digest()
+    commit()
+
+
 def _git(*arguments: str) -> str:
     """What git answers; nothing where there is no git or no repository."""
     command = ["git", "-C", str(PACKAGE), *arguments]

@@ -8,7 +8,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from snip.experiments.drawing import COLOURS, PAPER_GREY, RULES, finish, new_figure, plain_axes
+from snip.experiments.drawing import (
+    COLOURS,
+    PAPER_GREY,
+    RULES,
+    finish,
+    new_figure,
+    plain_axes,
+    spread,
+)
 from snip.experiments.judging import by_seed
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.runs import RunConfig
@@ -76,13 +84,24 @@ def _same(one: Record, other: Record) -> bool:
     return bool(one["config"]["sparsity"] == other["config"]["sparsity"])
 
 
+def _base_error(rows: Mapping[str, Record]) -> float | None:
+    """The base's error over the seeds that every change was run with; its others may be luckier."""
+    changed = [row for name, row in rows.items() if name != BASE and row["runs"]]
+    common = set.intersection(*(_seeds(row) for row in changed or [rows[BASE]]))
+    errors = [100 * run["test_error"] for run in rows[BASE]["runs"] if run["seed"] in common]
+    return statistics.mean(errors) if errors else None
+
+
+def _seeds(row: Record) -> set[int]:
+    return {run["seed"] for run in row["runs"]}
+
+
 def _draw_point(axes: Axes, found: Record, place: float, colour: str, most: float) -> None:
     """A mean with its deviation; one that is off the scale, which would press all others together,
     as its number at the edge."""
     if found["mean"] < most:
-        spread = found["std"] or 0
         axes.errorbar(
-            found["mean"], place, xerr=spread, fmt="o", markersize=4, color=colour, capsize=2
+            found["mean"], place, xerr=spread(found), fmt="o", markersize=4, color=colour, capsize=2
         )
     else:
         text = f"{found['mean']:.1f} \u2192"
@@ -100,7 +119,8 @@ def _draw(papers: Papers, names: list[str], record: Record) -> Figure:
     for colour, name in RULES.values():
         panels[-1].plot([], [], "o", color=colour, label=name)
     panels[-1].legend(fontsize=8, frameon=False)
-    return finish(figure, record, "Dashed: the paper. Bars: one standard deviation.")
+    said = "Dashed: the paper. Line: the base over the seeds of the changes alone."
+    return finish(figure, record, said, "Bars: one standard deviation.")
 
 
 def _draw_panel(axes: Axes, record: Record, names: list[str], sparsity: float, paper: str) -> None:
@@ -112,7 +132,7 @@ def _draw_panel(axes: Axes, record: Record, names: list[str], sparsity: float, p
                 _draw_point(axes, rows[name][rule], place + SHIFTS[rule], colour, most)
     axes.set_xlim(0.8 * float(paper), most)
     axes.axvline(float(paper), color=PAPER_GREY, linestyle=(0, (4, 2)), linewidth=1)
-    if rows[BASE]["selected"] is not None:
-        axes.axvline(rows[BASE]["selected"]["mean"], color=COLOURS[0], linewidth=0.6)
+    if (error := _base_error(rows)) is not None:
+        axes.axvline(error, color=COLOURS[0], linewidth=0.6)
     plain_axes(axes, f"{100 * sparsity:g}%: the paper has {paper}%")
     axes.set_xlabel("test error, %", fontsize=9)

@@ -65,6 +65,10 @@ def _flops(row: Record, _record: Record) -> str:
     return percent(statistics.mean(run["flops_left"] for run in row["runs"]))
 
 
+def _sparsity(row: Record, _record: Record) -> str:
+    return percent(statistics.mean(run["sparsity"] for run in row["runs"]))
+
+
 def _kept(row: Record, _record: Record) -> str:
     return f"{statistics.mean(run['kept'] for run in row['runs']):,.0f}"
 
@@ -89,7 +93,12 @@ BUDGETS = Experiment(
     "At equal FLOPs, does budget='flops' lose less than the parameter budget?",
     rows,
     seeds=3,
-    columns=(("FLOPs left", _flops), ("weights kept", _kept), ("step ms", _step)),
+    columns=(
+        ("sparsity here", _sparsity),
+        ("FLOPs left", _flops),
+        ("weights kept", _kept),
+        ("step ms", _step),
+    ),
     keep=keep,
     time=time_all,
     notes=(

@@ -11,6 +11,7 @@ from snip.experiments.judging import (
     Fact,
     Records,
     beside,
+    differs_no_more,
     gains,
     gains_by_seed,
     loses_no_more,
@@ -18,6 +19,7 @@ from snip.experiments.judging import (
     paper_rise,
     ranks_higher,
     rows_run,
+    seed_differences,
 )
 from snip.experiments.kinds import Record
 
@@ -116,6 +118,7 @@ def scoring_batches(records: Records) -> Iterator[Fact]:
         if smallest is None or largest is None:
             yield Fact(f"fig3: {shown}; of {min(sizes):,} and {max(sizes):,} one is not run yet")
         else:
+            shown += f"; from the smallest to the largest {seed_differences(largest, smallest)}"
             yield Fact(f"fig3: {shown}", gains_by_seed(largest, smallest))
     for name in (GAP.name, GAP_CONV.name):
         yield from _large_batches(name, rows_run(records, name))
@@ -133,7 +136,8 @@ def _large_batches(name: str, rows: list[Record]) -> Iterator[Fact]:
         if base is None:
             yield Fact(f"{about}; the base is not run yet")
         else:
-            yield Fact(f"{about}, {_size(base)} {number(base)}", gains_by_seed(row, base))
+            about += f", {_size(base)} {number(base)}; {seed_differences(row, base)}"
+            yield Fact(about, gains_by_seed(row, base))
 
 
 def _size(row: Record) -> int:
@@ -141,21 +145,30 @@ def _size(row: Record) -> int:
 
 
 def variance(records: Records) -> Iterator[Fact]:
-    """Draws of one scale for all layers beside draws that are scaled by the layer's size."""
+    """Recurrent networks: draws of one scale for all layers beside draws that are scaled."""
+    for row, good, said in _unscaled(records):
+        if row["config"]["model"] in RECURRENT:
+            yield Fact(said, None if good is None else ranks_higher(row, good))
+
+
+def marginal(records: Records) -> Iterator[Fact]:
+    """The same on the LeNets, where the paper calls the differences marginal."""
+    for row, good, said in _unscaled(records):
+        if row["config"]["model"] not in RECURRENT:
+            holds = None
+            if good is not None:
+                holds = differs_no_more(row, good, abs(paper_rise(row, good) or 0.0))
+            yield Fact(said, holds)
+
+
+def _unscaled(records: Records) -> Iterator[tuple[Record, Record | None, str]]:
+    """The rows of draws of one scale, each with that of the scaled draw and what both have."""
     rows = _by_initialiser(records)
     for (model, label), row in rows.items():
-        good = rows.get((model, SCALED))
-        about = f"{model}, {label}: {number(row)}{beside(row)}"
-        if label in (SCALED, BEST):
-            continue
-        if good is None:
-            yield Fact(f"{about}; {SCALED} is not run yet")
-            continue
-        if model in RECURRENT:
-            holds = ranks_higher(row, good)
-        else:
-            holds = loses_no_more(row, good, max(paper_rise(row, good) or 0.0, 0.0))
-        yield Fact(f"{about}; {SCALED} {number(good)}", holds)
+        if label not in (SCALED, BEST):
+            good = rows.get((model, SCALED))
+            beside_it = f"{SCALED} is not run yet" if good is None else f"{SCALED} {number(good)}"
+            yield row, good, f"{model}, {label}: {number(row)}{beside(row)}; {beside_it}"
 
 
 def best_initialiser(records: Records) -> Iterator[Fact]:

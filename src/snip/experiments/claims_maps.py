@@ -93,7 +93,7 @@ def by_gradient(records: Records) -> Iterator[Fact]:
             f"{data} ({name}): inversion changes {changed} of {cases} maps of dL/dw more than "
             f"another seed, and {snips} of SNIP's (fig2); at {at} plain and inverted correlate by "
             f"{line[INVERSION]:.3f} for dL/dw, by {own[INVERSION]:.3f} for SNIP",
-            changed > snips,
+            changed - snips > FEW * cases,
         )
 
 

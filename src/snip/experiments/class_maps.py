@@ -48,7 +48,7 @@ def maps_of(dataset: Dataset, method: str, seed: int, wrong_by: int = 0) -> Maps
     return maps.flatten(2)
 
 
-def measure(method: str, shown: tuple[str, ...], data_dir: Path | None, _scale: float) -> Record:
+def measure(method: str, shown: tuple[str, ...], data_dir: Path | None) -> Record:
     """Maps and measures on both data sets, plain and inverted."""
     found: Record = {"method": method, "shown": list(shown), "images": IMAGES, "seeds": SEEDS}
     for name in track(SETS, description="scoring", total=len(SETS)):
@@ -182,7 +182,7 @@ CONTROL = (
 
 
 def _experiment(name: str, title: str, method: str, *shown: str) -> Experiment:
-    work: Callable[[Path | None, float], Record] = partial(measure, method, shown)
+    work: Callable[[Path | None], Record] = partial(measure, method, shown)
     return Experiment(
         name,
         title,

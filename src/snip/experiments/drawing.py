@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snip.experiments.captions import what_was_run
 from snip.experiments.kinds import Record
-from snip.experiments.tables import what_was_run
 from snip.reports.curves import COLOURS as COLOURS
 from snip.reports.pictures import INK, save
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAPER_GREY = "#888888"
+LETTERS_PER_INCH = 18  # of the text below a figure
 MARKERS = "osD^vP*Xph"
 # The rules by which a checkpoint is chosen: the colour and the name of each in every figure.
 RULES = {
@@ -35,6 +38,7 @@ def finish(figure: Figure, record: Record, *more: str) -> Figure:
     """Put the title above, and below it what was run, which no figure goes without."""
     figure.suptitle(record["title"], fontsize=12, fontweight="bold", color=INK)
     said = " ".join([what_was_run(record), *more])
+    said = textwrap.fill(said, int(LETTERS_PER_INCH * figure.get_figwidth()))
     figure.supxlabel(said, fontsize=7.5, color=PAPER_GREY)
     return figure
 
@@ -54,6 +58,11 @@ def error_axes(axes: Any, title: str) -> None:
     axes.set_xlabel("sparsity, %", fontsize=9)
     axes.set_ylabel("test error, %", fontsize=9)
     axes.legend(fontsize=8, frameon=False)
+
+
+def spread(found: Record) -> float:
+    """One standard deviation. Of a single seed there is none, and no bar or band is drawn."""
+    return math.nan if found["std"] is None else found["std"]
 
 
 def save_figure(figure: Figure, stem: Path) -> None:

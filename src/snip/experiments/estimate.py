@@ -14,8 +14,11 @@ from snip.experiments.reproduce import Reproduction
 from snip.training.display import duration
 
 
-def show_estimate(work: Reproduction) -> float:
-    """Print the rows with what is left to do of each. Returns the seconds for all of it."""
+def show_estimate(work: Reproduction) -> dict[str, float]:
+    """Print the rows with what is left to do of each. Returns the seconds of all that is.
+
+    They are by the names of runs, of which other experiments may need the same.
+    """
     say(work.experiment.title)
     if not work.rows:
         return _show_measures(work)
@@ -32,7 +35,7 @@ def show_estimate(work: Reproduction) -> float:
     say(f"{len(tasks)} runs to do: about {duration(seconds)} of one core{_together(work, left)}.")
     if any(task.first is not None for task in tasks):
         say("First trainings that rows share are counted once; steps are of the first training.")
-    return seconds
+    return left
 
 
 def _cells(work: Reproduction, row: Row, left: Mapping[str, float]) -> tuple[object, ...]:
@@ -58,7 +61,7 @@ def _together(work: Reproduction, left: Mapping[str, float]) -> str:
     return f", {duration(seconds)} with --jobs {jobs}{few} if nobody else uses the cores"
 
 
-def _show_measures(work: Reproduction) -> float:
+def _show_measures(work: Reproduction) -> dict[str, float]:
     """Of an experiment that trains nothing: how long its measures took before, if that is known."""
     seconds = work.more.get(MADE, {}).get(MEASURED, {}).get("seconds", 0.0)
     took = f" It took {duration(seconds)} before." if seconds else " It takes some minutes."
@@ -66,4 +69,4 @@ def _show_measures(work: Reproduction) -> float:
     if work.request.missing and MEASURED in work.more:
         state = "is not missing"
     say(f"It scores networks and trains nothing: no runs. This {state or 'is to be done'}.{took}")
-    return 0.0 if state else seconds
+    return {} if state else {work.experiment.name: seconds}

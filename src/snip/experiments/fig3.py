@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from snip.experiments.drawing import finish, new_figure
-from snip.experiments.kinds import Experiment, Record, Row
+from snip.experiments.kinds import HELD_OUT, Experiment, Record, Row
 from snip.experiments.maps import class_means, correlation, map_of, packed, unpacked
 from snip.experiments.summary import shown
 from snip.reports.pictures import COLOURS as COLOUR_MAP
@@ -42,7 +42,7 @@ def _correlation(row: Record, _record: Record) -> str:
     return f"{statistics.mean(run['correlation'] for run in row['runs']):.3f}"
 
 
-def measure(data_dir: Path | None, _scale: float) -> Record:
+def measure(data_dir: Path | None) -> Record:
     """The mean training image, which the maps come near."""
     return {"mean": packed(class_means("mnist", data_dir).mean(0))}
 
@@ -83,7 +83,7 @@ FIG3 = Experiment(
     rows,
     seeds=20,
     columns=(("correlation with the mean image", _correlation),),
-    notes=("Protocol redraw, the paper's schedule",),
+    notes=("Protocol redraw, the paper's schedule", HELD_OUT),
     keep=keep,
     measure=measure,
     unpack=unpack,

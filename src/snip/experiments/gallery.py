@@ -16,12 +16,13 @@ from snip.common.console import complain
 from snip.common.errors import InputError
 from snip.common.files import damaged, reading, write_text
 from snip.experiments import EXPERIMENTS
+from snip.experiments.captions import captions, what_was_run
 from snip.experiments.claims import CLAIMS, Claim, Fact, verdict
 from snip.experiments.kinds import Record
 from snip.experiments.made import MADE, MEASURED
 from snip.experiments.marked import filled
 from snip.experiments.results_file import ELSEWHERE, read_record, record_file
-from snip.experiments.tables import captions, markdown, table_files, table_of, what_was_run
+from snip.experiments.tables import markdown, table_files, table_of
 from snip.training.display import duration
 
 DOCS, RESULTS = Path("docs"), Path("results")
@@ -137,10 +138,12 @@ def _section(name: str, stem: str, record: Record, results: Path) -> list[str]:
 
 
 def _seeds(record: Record) -> str:
-    """The seeds of all runs, or of what was scored."""
-    seeds = sorted({run["seed"] for row in record["rows"] for run in row["runs"]})
+    """The seeds of all runs, or of what was scored; where rows have different ones, how many."""
+    rows = [{run["seed"] for run in row["runs"]} for row in record["rows"] if row["runs"]]
     scored = record.get(MEASURED, {}).get("seeds", 0)
-    return _ranges(seeds or list(range(scored))) or "-"
+    seeds = _ranges(sorted(set().union(*rows)) or list(range(scored))) or "-"
+    counts = sorted(len(row) for row in rows) or [0]
+    return seeds if counts[0] == counts[-1] else f"{seeds} ({counts[0]} to {counts[-1]} in a row)"
 
 
 def _ranges(numbers: Sequence[int]) -> str:

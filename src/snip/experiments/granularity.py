@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from snip.experiments.drawing import COLOURS, MARKERS, error_axes, finish, new_figure
+from snip.experiments.drawing import COLOURS, MARKERS, error_axes, finish, new_figure, spread
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.table1 import CONV, CONV_SHORT
 from snip.experiments.times import DENSE, timing
@@ -112,7 +112,7 @@ def draw(record: Record) -> Figure:
             axes.errorbar(
                 [100 * row["config"]["sparsity"] for row in points],
                 [row["selected"]["mean"] for row in points],
-                yerr=[row["selected"]["std"] or 0 for row in points],
+                yerr=[spread(row["selected"]) for row in points],
                 label=granularity, color=COLOURS[index], marker=MARKERS[index], markersize=5,
                 linewidth=1.2, capsize=2,
             )  # fmt: skip
@@ -125,7 +125,7 @@ def draw(record: Record) -> Figure:
 
 GRANULARITY = Experiment(
     "granularity",
-    "What is removed whole: error and time by granularity",
+    "What is removed whole: error by granularity",
     rows,
     columns=(
         ("step", lambda row, record: _speedup("step_ms", row, record)),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from snip.experiments.kinds import Record
 from snip.experiments.summary import AGREES, DEVIATIONS, HIGHER, LOWER, ROUNDED
 
+LEAST_PAIRS = 5  # of fewer, two standard errors are passed by chance too often
 Records = Mapping[str, Record]  # by the names of experiments, of those that were run
 AGAINST = {
     AGREES: "agrees",
@@ -55,9 +56,10 @@ def verdict(facts: Sequence[Fact]) -> str:
 
 def number(row: Record) -> str:
     """A row's error over its seeds."""
-    found, seeds = row["selected"], len(row["runs"])
+    found, seeds, failed = row["selected"], len(row["runs"]), len(row.get("failed", ()))
     spread = "" if found["std"] is None else f" ± {found['std']:.2f}"
-    return f"{found['mean']:.2f}{spread}% ({seeds} seed{'s' * (seeds != 1)})"
+    said = f"{seeds} seed{'s' * (seeds != 1)}" + (f", {failed} more failed" if failed else "")
+    return f"{found['mean']:.2f}{spread}% ({said})"
 
 
 def beside(row: Record) -> str:
@@ -76,10 +78,19 @@ def rows_run(records: Records, name: str) -> list[Record]:
 def loses_no_more(row: Record, base: Record, allowed: float = 0.0) -> bool | None:
     """Whether the error is above the base's by at most `allowed` points and two standard errors.
 
-    None if there is but one seed of either.
+    A seed that diverges loses everything. None if there is but one seed of either, or if the seeds
+    of one differ so much that nothing could be told.
     """
+    if any(one.get("diverged") for one in row.get("failed", ())):
+        return False
     error = _standard_error(row, base)
     return None if error is None else bool(_rise(row, base) <= allowed + DEVIATIONS * error)
+
+
+def differs_no_more(row: Record, base: Record, allowed: float) -> bool | None:
+    """Whether the errors are at most `allowed` points and two standard errors apart."""
+    both = [loses_no_more(row, base, allowed), loses_no_more(base, row, allowed)]
+    return None if None in both else all(both)
 
 
 def gains(row: Record, base: Record) -> bool | None:
@@ -99,12 +110,22 @@ def by_seed(row: Record, base: Record) -> list[float]:
 
 
 def gains_by_seed(row: Record, base: Record) -> bool | None:
-    """`gains` by the differences of the seeds that both have; None if that is one, or none."""
+    """`gains` by the differences of the seeds that both have; None if these are too few."""
     found = by_seed(row, base)
-    if len(found) < 2:
+    if len(found) < LEAST_PAIRS:
         return None
     error = statistics.stdev(found) / math.sqrt(len(found))
     return bool(-statistics.mean(found) > DEVIATIONS * error)
+
+
+def seed_differences(row: Record, base: Record) -> str:
+    """What `gains_by_seed` decides by, in words."""
+    found = by_seed(row, base)
+    if not found:
+        return "no seed in common"
+    said = f"{statistics.mean(found):+.2f} points over the {len(found)} seeds of both"
+    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
+    return said + (f", with a standard error of {error:.2f}" if error else "")
 
 
 def paper_rise(row: Record, base: Record) -> float | None:
@@ -135,8 +156,9 @@ def _rise(row: Record, base: Record) -> float:
 
 
 def _standard_error(one: Record, other: Record) -> float | None:
-    """Of the difference of two means."""
-    if one["selected"]["std"] is None or other["selected"]["std"] is None:
+    """Of the difference of two means; None where it cannot be told, or says nothing."""
+    found = [row["selected"] for row in (one, other)]
+    if any(of["std"] is None or DEVIATIONS * of["std"] > of["mean"] for of in found):
         return None
     squares = (row["selected"]["std"] ** 2 / len(row["runs"]) for row in (one, other))
     return math.sqrt(sum(squares))

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 LEAST_POINTS = 10  # evaluations of a trial
 EVALUATED = 540  # steps between two of a training that says nothing: once per epoch of MNIST
 DATA_NOTES = "data_notes"  # where measures keep what must be said of their data
+HELD_OUT = (
+    "Every seed holds the same images out for validation, so that the deviations do not have what "
+    "another choice of them would add"
+)
 Record = dict[str, Any]  # what results/NAME.json holds, or a part of it
 Column = Callable[[Record, Record], str]
 
@@ -53,7 +57,7 @@ class Experiment:
     `columns` are further columns of the table: a heading, and a function from a row of the record
     and the whole of it to a cell. `keep` is what the record holds of each run beside its numbers,
     for `draw`; `unpack(record)` is what `draw` begins with where that or a measure is packed.
-    `measure(data_dir, scale)` is for what needs no training; its outcome is `record["measured"]`,
+    `measure(data_dir)` is for what needs no training; its outcome is `record["measured"]`,
     and `datasets` are those that it reads beside those of the rows.
     `time(data_dir, seconds)` times networks on a quiet machine, about so long each:
     `record["timing"]`.
@@ -68,7 +72,7 @@ class Experiment:
     keep: Callable[[RunResult, Path | None], Record] = nothing_more
     unpack: Callable[[Record], object] | None = None
     draw: Callable[[Record], Figure] | None = None
-    measure: Callable[[Path | None, float], Record] | None = None
+    measure: Callable[[Path | None], Record] | None = None
     datasets: tuple[str, ...] = ()
     time: Callable[[Path | None, float], Record] | None = None
     measured_table: Callable[[Record], tuple[list[str], list[list[str]]]] | None = None

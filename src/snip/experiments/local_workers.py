@@ -13,7 +13,7 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from snip.experiments.work import FAILED, SAVING, Outcome, Place, Task, attempt
+from snip.experiments.work import LOST, SAVING, Outcome, Place, Task, attempt
 from snip.training.interrupts import end_now
 
 
@@ -79,9 +79,9 @@ def _died(worker: Worker) -> Outcome:
     worker.process.join()
     code = worker.process.exitcode
     return Outcome(
-        FAILED,
+        LOST,
         f"the process of {worker.task.name} ended by itself (exit code {code}), perhaps for want "
-        "of memory: the same command goes on from its last checkpoint; try fewer --jobs.",
+        "of memory (try fewer --jobs)",
     )
 
 

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from snip.experiments.captions import what_was_run
 from snip.experiments.granularity import GRANULARITY
 from snip.experiments.kinds import Record
 from snip.experiments.methods import CONTROLLED, METHODS_EXPERIMENT, METHODS_HERE, SPARSITIES, TRAIN
 from snip.experiments.summary import LEGEND, shown
 from snip.experiments.table1 import SECONDS, TABLE1
-from snip.experiments.tables import markdown, table_of, what_was_run
+from snip.experiments.tables import markdown, table_of
 from snip.methods.controls import CONTROLS
 
 Records = Mapping[str, Record]
@@ -55,9 +56,19 @@ def _table(records: Records, _results: Path) -> str:
     return "\n\n".join(parts)
 
 
+def _cell(row: Record) -> str:
+    """The error of a row, and how many of its seeds have none because they failed."""
+    runs, failed = len(row["runs"]), row.get("failed", [])
+    if not failed:
+        return shown(row["selected"])
+    how = "diverged" if all(one.get("diverged") for one in failed) else "failed"
+    rest = f"{len(failed)} of {runs + len(failed)} {how}"
+    return f"{shown(row['selected'])} ({rest})" if runs else rest
+
+
 def _by_sparsity(record: Record, model: str) -> str:
     cells = {
-        (row["label"], row["config"]["sparsity"]): shown(row["selected"])
+        (row["label"], row["config"]["sparsity"]): _cell(row)
         for row in record["rows"]
         if row["config"]["model"] == model
     }
@@ -99,7 +110,7 @@ def _controls(records: Records, _results: Path) -> str:
         return _not_run(METHODS_EXPERIMENT.name, "The controls are")
     model, sparsity = CONTROLLED
     cells = {
-        row["label"]: shown(row["selected"])
+        row["label"]: _cell(row)
         for row in record["rows"]
         if (row["config"]["model"], row["config"]["sparsity"]) == CONTROLLED
     }

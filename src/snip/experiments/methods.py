@@ -25,6 +25,7 @@ SPARSITIES = (0.9, 0.95, 0.98, 0.99, 0.995)
 TRAIN = {SMALL: shortened(paper_schedule("mnist"), 25_000), CONV: CONV_SHORT}
 CUT_OFF = "cut_off"  # of a run: the classes that no input reaches
 CONTROLLED = (SMALL, 0.98)  # where the controls are run
+CROSSES = "Crosses: seeds of this method diverged."
 METHODS_HERE = tuple(name for name, one in METHODS.items() if isinstance(one, AtInitialisation))
 
 
@@ -72,7 +73,7 @@ def draw(record: Record) -> Figure:
     panels[models[-1]].legend(**beside)
     _draw_controls(panels["controls"], record)
     panels["controls"].legend(**beside)
-    return finish(figure, record, "Bars: the lowest and the highest seed.")
+    return finish(figure, record, "Bars: the lowest and the highest seed.", CROSSES)
 
 
 def _draw_curves(axes: Axes, record: Record, model: str) -> None:
@@ -95,6 +96,7 @@ def _draw_curves(axes: Axes, record: Record, model: str) -> None:
                 linestyle="-" if index < len(COLOURS) else "--",
                 capsize=2,
             )
+    _draw_diverged(axes, record, model)
     plain_axes(axes, model)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -105,6 +107,15 @@ def _draw_curves(axes: Axes, record: Record, model: str) -> None:
     _ticks(axes)
     axes.set_xlabel("sparsity", fontsize=9)
     axes.set_ylabel("test error (logarithmic)", fontsize=9)
+
+
+def _draw_diverged(axes: Axes, record: Record, model: str) -> None:
+    """A cross at the top for a method of which seeds diverged: the mean is of the others."""
+    for row in record["rows"]:
+        gone = [one for one in row.get("failed", ()) if one.get("diverged")]
+        if gone and row["config"]["model"] == model and row["label"] in METHODS_HERE:
+            colour = COLOURS[METHODS_HERE.index(row["label"]) % len(COLOURS)]
+            axes.plot(100 * (1 - row["config"]["sparsity"]), 100, "x", color=colour, markersize=7)
 
 
 def _ticks(axes: Axes) -> None:

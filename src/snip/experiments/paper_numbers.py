@@ -6,13 +6,19 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from snip.experiments.architectures import TABLE2, TABLEC
+from snip.experiments.fig3 import FIG3
 from snip.experiments.kinds import Row
 from snip.experiments.table1 import TABLE1
+from snip.experiments.table3 import TABLE3
 from snip.runs import RunConfig
 from snip.runs.config import TRUE
 
 # What makes no other experiment of a run: its draw, and what computes it.
 NOT_SETTINGS = ("seed", "engine")
+# What figure 3 and table 3 vary: of one network and sparsity they print a number for each value.
+VARIED = ("score_batch_size", "initializer")
+
+Key = tuple[str, str, str, float]  # network, data set, method and sparsity
 
 
 class PaperNumber(NamedTuple):
@@ -29,6 +35,14 @@ class PaperNumber(NamedTuple):
     differs: dict[str, tuple[Any, Any]]
 
 
+class Known(NamedTuple):
+    """A row with a number of the paper, its experiment, and where the paper has it."""
+
+    experiment: str
+    source: str
+    row: Row
+
+
 def paper_number(config: RunConfig) -> PaperNumber | None:
     """The paper's error of this network, data set, method and sparsity; None where it has none.
 
@@ -39,28 +53,34 @@ def paper_number(config: RunConfig) -> PaperNumber | None:
         return None
     if config.sparsity and (config.control != "none" or config.granularity != "element"):
         return None
-    found = _known().get(_key(config))
-    if found is None:
+    alike = _known().get(_key(config), [])
+    if len(alike) > 1:
+        alike = [known for known in alike if _varied(known.row.config) == _varied(config)]
+    if not alike:
         return None
-    experiment, source, row = found
+    experiment, source, row = alike[0]
     differs = _differences(config, row.config)
     return PaperNumber(source, row.paper, row.paper_std, experiment, differs)
 
 
 @cache
-def _known() -> dict[tuple[str, str, str, float], tuple[str, str, Row]]:
-    """By network, data set, method and sparsity. Where two tables agree on a row, the first."""
-    found: dict[tuple[str, str, str, float], tuple[str, str, Row]] = {}
-    for experiment in (TABLE1, TABLE2, TABLEC):
+def _known() -> dict[Key, list[Known]]:
+    """All rows with a number. Figure 1 has none of its own: it shows those of the others."""
+    found: dict[Key, list[Known]] = {}
+    for experiment in (TABLE1, TABLE2, TABLEC, FIG3, TABLE3):
         source = experiment.title.partition(":")[0].partition(" on ")[0]
         for row in experiment.rows():
-            found.setdefault(_key(row.config), (experiment.name, source, row))
+            found.setdefault(_key(row.config), []).append(Known(experiment.name, source, row))
     return found
 
 
-def _key(config: RunConfig) -> tuple[str, str, str, float]:
+def _key(config: RunConfig) -> Key:
     method = config.method if config.sparsity else "dense"
     return config.model, config.dataset, method, round(config.sparsity, 3)
+
+
+def _varied(config: RunConfig) -> tuple[Any, ...]:
+    return tuple(getattr(config, name) for name in VARIED)
 
 
 def _differences(config: RunConfig, row: RunConfig) -> dict[str, tuple[Any, Any]]:

@@ -55,11 +55,12 @@ class Progress(TextBar):
             for task, run in zip(working, seen, strict=True)
         ]
         known = [seconds for seconds in left if seconds is not None]
+        at_work = f"{at_work}; " if at_work else ""
         if not known:
-            return f"{at_work}; time left not known yet"
+            return f"{at_work}time left not known yet"
         # Runs of which nothing is known count as the mean of the others.
         whole = sum(known) / len(known) * len(left) / self._request.jobs
-        return f"{at_work}; about {duration(whole)} left"
+        return f"{at_work}about {duration(whole)} left"
 
     def _seen(self, task: Task) -> Listed | None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -79,17 +79,28 @@ def _curve(curve: Record) -> torch.Tensor:
     return torch.tensor([curve[name] for name in CURVE], dtype=torch.float64)
 
 
+def _colour(record: Record, index: int) -> Any:
+    """Of a row: figure B's follow the sparsity from dark to bright, figure 4's are unlike."""
+    if record["experiment"] != FIGB.name:
+        return COLOURS[index % len(COLOURS)]
+    from matplotlib import colormaps
+
+    return colormaps["viridis"](0.9 * index / max(1, len(record["rows"]) - 1))
+
+
 def draw(record: Record) -> Figure:
     """Training loss over the steps, a line per seed and a colour per row."""
     figure = new_figure(8.5, 4.4)
     axes = figure.subplots()
     for index, (row, curves) in enumerate(zip(record["rows"], unpack(record), strict=True)):
+        colour = _colour(record, index)
         for number, (steps, losses, _) in enumerate(curves):
             axes.plot(
                 steps,
                 losses,
-                color=COLOURS[index % len(COLOURS)],
+                color=colour,
                 linewidth=1.2,
+                linestyle="--" if row["config"].get("labels") == TRUE and index else "-",
                 marker=".",
                 markersize=3,
                 alpha=1.0 if number == 0 else 0.4,
@@ -97,6 +108,7 @@ def draw(record: Record) -> Figure:
             )
     plain_axes(axes)
     axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("training steps", fontsize=9)
     axes.set_ylabel("training loss (cross-entropy)", fontsize=9)
     axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -111,6 +123,7 @@ NOTES = (
     "Rate 0.02 for all, because the dense network diverges at the paper's 0.1; no weight decay but "
     "in the row with L2 (5e-4). Scores come from true labels; test labels are true, so that with "
     "random labels the test error is that of guessing",
+    "Training loss and error are means over the steps since the last evaluation, an epoch of them",
 )
 FIG4 = Experiment(
     "fig4",

@@ -37,10 +37,15 @@ class Known:
     rows: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # of an earlier record
     absent: frozenset[str] = frozenset()  # data sets that are not here
 
-    def fail(self, config: RunConfig, error: str) -> None:
-        """Note that a run came to nothing."""
-        name = config.folder_name
-        self.failed[name] = {"run": name, "seed": config.seed, "error": first_sentence(error)}
+    def fail(self, config: RunConfig, error: str, *, diverged: bool = False) -> None:
+        """Note that a run came to nothing, and whether its loss or weights were no numbers."""
+        name, sentence = config.folder_name, first_sentence(error)
+        about = {"run": name, "seed": config.seed, "error": sentence}
+        self.failed[name] = about | ({"diverged": True} if diverged else {})
+
+    def settles(self, name: str) -> bool:
+        """Whether it is known what comes out of a run, if only that it diverges."""
+        return name in self.runs or self.failed.get(name, {}).get("diverged", False)
 
     def join(self, other: Known) -> None:
         """Add what another knows; what both know stays as it is here."""
@@ -80,10 +85,13 @@ def run_entry(experiment: Experiment, result: RunResult, data_dir: Path | None) 
     return entry | {name: getattr(result, name) for name in (*COPIED, *LATER)} | kept
 
 
-def row_entry(row: Row, seeds: Sequence[int], known: Known, *, whole: bool) -> Record:
+def row_entry(
+    row: Row, seeds: Sequence[int], known: Known, *, whole: bool, wanted: int = 0
+) -> Record:
     """One row: its configuration, its runs of all seeds that are known, and their summary.
 
-    Only runs of the whole schedule are held against the paper's number.
+    Only runs of the whole schedule are held against the paper's number. `wanted` is how many of
+    them make the row complete, however few a command asks for.
     """
     config = {name: value for name, value in row.config.to_dict().items() if name != "seed"}
     names = _run_names(row, seeds, config, known)
@@ -95,7 +103,7 @@ def row_entry(row: Row, seeds: Sequence[int], known: Known, *, whole: bool) -> R
         "paper_std": row.paper_std,
         **row.about,
         "config": config,
-        "asked": len({*seeds, *(run["seed"] for run in found)}),
+        "asked": max(len({*seeds, *(run["seed"] for run in found)}), wanted),
         "runs": found,
         "failed": [known.failed[name] for name in tried],
         "data": "absent" if row.config.dataset in known.absent else "here",
@@ -129,7 +137,10 @@ def make_record(
 
     `more` is what was measured beside the runs.
     """
-    entries = [row_entry(row, seeds, known, whole=scale == 1) for row, seeds in rows]
+    entries = []
+    for row, seeds in rows:
+        wanted = (row.seeds or experiment.seeds) if scale == 1 else 0
+        entries.append(row_entry(row, seeds, known, whole=scale == 1, wanted=wanted))
     record = {
         "format": FORMAT,
         "experiment": experiment.name,

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 from snip.common.checks import checked_number
 from snip.common.console import remark
-from snip.common.errors import FileError, InputError
+from snip.common.errors import FileError, InputError, listed
 from snip.common.files import write_json
 from snip.common.progress import track
+from snip.common.source import note_code
 from snip.data import load
 from snip.experiments.drawing import save_figure
 from snip.experiments.kinds import Experiment, Record, Row, nothing_more, scaled
+from snip.experiments.line import tasks_in_line
 from snip.experiments.made import MADE, MEASURED, TIMED, is_current, made_now, origin
 from snip.experiments.needs import absent_data, require_writable
 from snip.experiments.pool import Pool
@@ -22,14 +24,18 @@ from snip.experiments.record import Known, make_record, run_entry, runs_of
 from snip.experiments.request import Request, chosen_rows
 from snip.experiments.results_file import read_record, record_file
 from snip.experiments.tables import write_tables
-from snip.experiments.work import DONE, FULL, Outcome, Task
+from snip.experiments.work import DIVERGED, DONE, FULL, Outcome, Task
 from snip.runs import RunConfig, RunResult
 from snip.runs.folder import FINISHED, require_own, state_of
-from snip.runs.in_phases import method_of
 from snip.runs.pace import Pace
 from snip.training.lock import waiting_lock
 
 DRAWN_EVERY = 30.0  # seconds: a figure takes one or two
+
+
+def is_empty(record: Record) -> bool:
+    """Whether an experiment has no runs, measures or times: no table is made of it."""
+    return not record["rows"] and not {MEASURED, TIMED} & record.keys()
 
 
 class Reproduction:
@@ -39,6 +45,7 @@ class Reproduction:
         self, experiment: Experiment, request: Request, others: Sequence[Experiment] = ()
     ) -> None:
         """`others` are experiments whose results may hold runs of this one: many share some."""
+        note_code()
         self.experiment, self.request, self._others = experiment, request, others
         rows = experiment.rows()
         self.rows = [
@@ -117,25 +124,14 @@ class Reproduction:
                     self._fail_run(row.label, row.at(seed), str(error))
 
     def tasks(self) -> list[Task]:
-        """The runs to do, seed by seed, each after the first training that it needs."""
-        tasks: dict[str, Task] = {}
+        """The runs to do, in the order in which they are done."""
         rows = [row for row in self.chosen if self.has_data(row)]
         pairs = [(seed, row) for row in rows for seed in self.seeds(row)]
-        for seed, row in sorted(pairs, key=lambda pair: pair[0]):
-            config, first = row.at(seed), None
-            if self._is_settled(config.folder_name):
-                continue
-            if method_of(config) is not None:
-                needed = config.trained_first
-                first = needed.folder_name
-                if not self._is_done(first):
-                    tasks.setdefault(first, Task(f"first training of {needed.model}", needed))
-            tasks.setdefault(config.folder_name, Task(row.label, config, first))
-        return list(tasks.values())
+        return tasks_in_line(pairs, self.pace, settled=self._is_settled, finished=self._is_done)
 
     def _is_settled(self, name: str) -> bool:
         """Whether nothing is to be done for a run: it is finished, or its result will do."""
-        return self._is_done(name) or (self.request.missing and name in self.known.runs)
+        return self._is_done(name) or (self.request.missing and self.known.settles(name))
 
     def _is_done(self, name: str) -> bool:
         return state_of(self.request.place.out / name) == FINISHED
@@ -151,13 +147,20 @@ class Reproduction:
             more=self.more,
         )
 
-    def update(self) -> Record:
-        """Write the record with all that is known by now, also to other commands on this file."""
+    def update(self, *, drawn: bool = False) -> Record:
+        """Write record and tables with all that is known by now, also to other commands on them.
+
+        What is written of one state is written under one lock, `drawn` or not: else another
+        command's newer table could be replaced by an older one.
+        """
         self.look()
         with waiting_lock(self.request.results):
             self._join(read_record(self.path, self.experiment))
             record = self.record()
             write_json(self.path, record)
+            write_tables(self.experiment, record, self.stem)
+            if drawn and self.experiment.draw and (record["done"] or MEASURED in record):
+                save_figure(self.experiment.draw(record), self.stem)
         return record
 
     def _join(self, before: Record) -> None:
@@ -182,6 +185,8 @@ class Reproduction:
                 f"note: the times of {self.experiment.name} are {origin(self.more, TIMED)}, and "
                 "the code has changed since: --time measures them again."
             )
+        if is_empty(record := self.record()):
+            return record
         tasks = self.tasks()
         if tasks:
             asked = self.request
@@ -193,9 +198,8 @@ class Reproduction:
     def time(self, seconds: float) -> Record:
         """Time the networks in place of training them."""
         if self.experiment.time is None:
-            raise InputError(
-                f"{self.experiment.name} has nothing to time: --time is for granularity, budgets."
-            )
+            some = listed([one.name for one in self._others if one.time is not None])
+            raise InputError(f"{self.experiment.name} has nothing to time: --time is for {some}.")
         checked_number("seconds", seconds, above=0)
         self._begin()
         if self.failures:  # the first networks would be timed for nothing
@@ -205,11 +209,8 @@ class Reproduction:
 
     def finish(self) -> Record:
         """Write the record, the tables and the figure."""
-        record = self.update()
-        write_tables(self.experiment, record, self.stem)
+        record = self.update(drawn=True)
         self._drawn = time.monotonic()
-        if self.experiment.draw is not None and (record["done"] or MEASURED in record):
-            save_figure(self.experiment.draw(record), self.stem)
         return record
 
     def _measure(self) -> None:
@@ -219,7 +220,7 @@ class Reproduction:
             for name in self.experiment.datasets if place.download else ():
                 load(name, data_dir=place.data_dir, download=True)
             start = time.monotonic()
-            found = self.experiment.measure(place.data_dir, self.request.scale)
+            found = self.experiment.measure(place.data_dir)
             self._note(MEASURED, found, seconds=round(time.monotonic() - start, 1))
         except FileError as error:
             self._fail(f"{self.experiment.name}: {error}")
@@ -232,16 +233,19 @@ class Reproduction:
 
     def _take(self, task: Task, outcome: Outcome) -> None:
         if outcome.kind != DONE:
-            self._fail_run(task.label, task.config, outcome.sentence)
+            diverged = outcome.kind == DIVERGED
+            self._fail_run(task.label, task.config, outcome.sentence, diverged=diverged)
         if outcome.kind == FULL:  # which takes no record either
             return
         if time.monotonic() - self._drawn > DRAWN_EVERY:
             self.finish()
         else:
-            write_tables(self.experiment, self.update(), self.stem)
+            self.update()
 
-    def _fail_run(self, label: str, config: RunConfig, sentence: str) -> None:
-        self.known.fail(config, sentence)
+    def _fail_run(
+        self, label: str, config: RunConfig, sentence: str, *, diverged: bool = False
+    ) -> None:
+        self.known.fail(config, sentence, diverged=diverged)
         self._fail(f"{label}, seed {config.seed}: {sentence}")
 
     def _fail(self, sentence: str) -> None:

@@ -46,12 +46,21 @@ class Request:
 
 
 def matching(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
-    """The rows whose label or configuration holds one of the texts."""
+    """The rows whose label or configuration holds one of the texts.
+
+    A text that is the whole label or network of some rows stands for these alone.
+    """
     texts = [text.lower() for text in only]
+    whole = {text: [r for r in rows if text in (r.label.lower(), r.config.model)] for text in texts}
     names = {
         id(row): f"{row.label} {row.config.model} {row.config.folder_name}".lower() for row in rows
     }
-    return [row for row in rows if any(text in names[id(row)] for text in texts)]
+    found = [
+        id(row)
+        for text in texts
+        for row in whole[text] or [r for r in rows if text in names[id(r)]]
+    ]
+    return [row for row in rows if id(row) in found]
 
 
 def chosen_rows(rows: Sequence[Row], only: Sequence[str], name: str) -> list[Row]:

@@ -57,7 +57,7 @@ ROW: Shape = {
     "config": CONFIG,
     "asked": int,
     "runs": [RUN],
-    "failed?": [{"run": str, "seed": int, "error": str}],
+    "failed?": [{"run": str, "seed": int, "error": str, "diverged?": bool}],
 }
 SUMMARY: Shape = {"mean": float, "std": float | None, "against": str | None}
 MADE_BY: Shape = {

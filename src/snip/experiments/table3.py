@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snip.experiments.kinds import Experiment, Row
+from snip.experiments.kinds import HELD_OUT, Experiment, Row
 from snip.runs import RunConfig
 from snip.training import paper_schedule
 
@@ -53,5 +53,6 @@ TABLE3 = Experiment(
     notes=(
         "Adam at 1e-3 without decay, with the drops of the paper's schedule; trained weights are "
         "drawn by VS-X",
+        HELD_OUT,
     ),
 )

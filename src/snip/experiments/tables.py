@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +11,14 @@ from snip.common.console import say, show_table
 from snip.common.errors import listed
 from snip.common.figures import short_percent
 from snip.common.files import write_text
-from snip.experiments.kinds import DATA_NOTES, Experiment, Record
-from snip.experiments.made import MEASURED, TIMED, origin
-from snip.experiments.summary import LEGEND, shown
+from snip.experiments.captions import captions
+from snip.experiments.kinds import Experiment, Record
+from snip.experiments.made import MEASURED
+from snip.experiments.summary import shown
 
 Table = tuple[list[str], list[list[str]]]
-CSV_FIELDS = ("label", "model", "dataset", "method", "sparsity", "paper", "asked")
+CSV_FIELDS = ("label", "model", "dataset", "method", "sparsity", "paper", "paper_std", "asked")
+CSV_NUMBERS = ("mean", "std", "against")  # under each rule; against: how it stands to the paper
 
 
 def table_of(experiment: Experiment, record: Record, *, reasons: bool = True) -> Table:
@@ -66,43 +67,6 @@ def _told_rows(record: Record) -> list[Record]:
 def _more_cells(experiment: Experiment, row: Record, record: Record) -> list[str]:
     """The cells of the experiment's own columns, which are about finished runs."""
     return [cell(row, record) if row["runs"] else "-" for _, cell in experiment.columns]
-
-
-def captions(record: Record) -> list[str]:
-    """What must be said beside a table or figure: what was run, and what is missing."""
-    said = [what_was_run(record)]
-    if record["scale"] == 1 and any(row["paper"] for row in record["rows"]):
-        said.append(f"{LEGEND}.")
-    said += [f"{note}." for note in record["notes"]]
-    parts = ((MEASURED, "Measures"), (TIMED, "Times"))
-    said += [f"{name} are {origin(record, part)}." for part, name in parts if part in record]
-    said += _codes(record)
-    notes = {run["dataset_note"] for row in record["rows"] for run in row["runs"]} - {""}
-    notes |= {*record.get(MEASURED, {}).get(DATA_NOTES, ())}
-    said += [f"Data: {note}." for note in sorted(notes)]
-    return said
-
-
-def _codes(record: Record) -> list[str]:
-    """A sentence on the commits that the runs are of."""
-    runs = {run["run"]: run.get("commit", "") for row in record["rows"] for run in row["runs"]}
-    counts = Counter(runs.values())
-    unknown = counts.pop("", 0)
-    parts = [f"{count} of commit {name}" for name, count in sorted(counts.items())]
-    parts += [f"{unknown} of an older or installed version that noted none"] if unknown else []
-    return [f"Runs by the code that ended them: {', '.join(parts)}."] if parts else []
-
-
-def what_was_run(record: Record) -> str:
-    """A sentence on the part of the schedule and of the runs that the numbers come from."""
-    scale = record["scale"]
-    length = "the full schedule" if scale == 1 else f"{scale:g} of the full schedule"
-    if not record["rows"]:
-        return "Scored, nothing was trained."
-    missing = [row for row in record["rows"] if not row["runs"] and not row.get("failed")]
-    out = f"; {len(missing)} of {len(record['rows'])} rows are not run yet" if missing else ""
-    out += f"; {record['failed']} runs failed" if record.get("failed") else ""
-    return f"Trained for {length}: {record['done']} of {record['asked']} runs{out}."
 
 
 def show_record(experiment: Experiment, record: Record) -> None:
@@ -164,15 +128,17 @@ def _csv(experiment: Experiment, record: Record) -> str:
         heading, rows = experiment.measured_table(record[MEASURED])
         writer.writerows([heading, *rows])
         return file.getvalue()
-    numbers = [f"{rule}_{what}" for rule in ("selected", "best") for what in ("mean", "std")]
+    numbers = [f"{rule}_{what}" for rule in ("selected", "best") for what in CSV_NUMBERS]
     names = [name for name, _ in experiment.columns]
     writer.writerow([*CSV_FIELDS, *numbers, "seeds", *names, "missing"])
     for row in _told_rows(record):
         about = {**row["config"], **row}
+        if not about["sparsity"]:  # nothing is pruned, whatever the configuration would prune by
+            about["method"] = "dense"
         found = [
             row[rule][what] if row[rule] else ""
             for rule in ("selected", "best")
-            for what in ("mean", "std")
+            for what in CSV_NUMBERS
         ]
         more = [*_more_cells(experiment, row, record), state_of(row)]
         writer.writerow([*(about[n] for n in CSV_FIELDS), *found, len(row["runs"]), *more])

@@ -9,20 +9,27 @@ from pathlib import Path
 from snip.common.errors import FileError, InputError, unforeseen
 from snip.common.files import NO_ROOM
 from snip.runs import RunConfig, run
+from snip.runs.logs import require_loggers
+from snip.training.divergence import DivergenceError
 from snip.training.lock import BusyError
 
 DONE, BUSY, FAILED, FULL = "done", "busy", "failed", "full"
+DIVERGED = "diverged"  # it would do so again
 LOST = "lost"  # with its worker, through no fault of the run: it is begun again
 SAVING = 120.0  # seconds that a worker has to save its work when it is told to end
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs and data are."""
+    """Where runs and data are, and by which loggers runs are followed there."""
 
     out: Path  # the folder of run folders
     data_dir: Path | None = None
     download: bool = False
+    log: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_loggers(self.log)
 
 
 @dataclass(frozen=True)
@@ -52,11 +59,20 @@ class Task:
 def attempt(config: RunConfig, place: Place) -> Outcome:
     """Do one run, resume it, or find that it is finished or in other hands."""
     try:
-        run(config, place.out, data_dir=place.data_dir, download=place.download, progress=False)
+        run(
+            config,
+            place.out,
+            data_dir=place.data_dir,
+            download=place.download,
+            progress=False,
+            log=place.log,
+        )
     except BusyError as error:
         return Outcome(BUSY, str(error))
     except FileError as error:
         return Outcome(FULL if _is_full(error) else FAILED, str(error))
+    except DivergenceError as error:
+        return Outcome(DIVERGED, str(error))
     except InputError as error:
         return Outcome(FAILED, str(error))
     except Exception as error:  # a fault of ours: the other runs go on, and this one is told whole

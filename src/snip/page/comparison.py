@@ -40,11 +40,13 @@ class Compared:
 
 def rows(results: Sequence[RunResult]) -> list[Compared]:
     """One row for each configuration of the finished runs."""
-    groups: dict[str, list[RunResult]] = {}
+    groups: dict[str, dict[int, RunResult]] = {}
     for result in results:
         alike = {k: v for k, v in result.config.identity().items() if k != "seed"}
-        groups.setdefault(json.dumps(alike, sort_keys=True), []).append(result)
-    return [_compared(group) for group in groups.values()]
+        seeds = groups.setdefault(json.dumps(alike, sort_keys=True), {})
+        # A copy of a folder, or the run done again elsewhere, is no other seed.
+        seeds.setdefault(result.config.seed, result)
+    return [_compared(list(seeds.values())) for seeds in groups.values()]
 
 
 def pruned_by(config: RunConfig) -> str:
@@ -74,7 +76,7 @@ def _compared(group: Sequence[RunResult]) -> Compared:
         ours=_spread(ours),
         best=_spread([result.best_test_error for result in group]),
         paper="" if paper is None else _printed(paper),
-        source="not in the paper" if paper is None else paper.source,
+        source="the paper has no number for it" if paper is None else paper.source,
         difference="" if paper is None else _difference(ours, paper),
         notes=tuple(_notes(group[0], paper)),
     )
@@ -91,8 +93,11 @@ def _spread(errors: Sequence[float]) -> str:
 
 
 def _difference(errors: Sequence[float], paper: PaperNumber) -> str:
-    """Percentage points above or below the paper, and whether the seeds' spread covers them."""
-    found = summary(errors, paper.printed, paper.std)
+    """Percentage points above or below the paper, and whether the seeds' spread covers them.
+
+    Another experiment than the paper's neither agrees with it nor disagrees.
+    """
+    found = summary(errors, "" if paper.differs else paper.printed, paper.std)
     shown = f"{float(str(found['mean'])) - float(paper.printed):+.2f} points"
     if found["against"] is None:
         return shown

@@ -13,6 +13,7 @@ from snip.algorithm import AUTO
 from snip.anatomy.parameters import is_weight
 from snip.common.errors import InputError, escaped, unforeseen
 from snip.data.dataset import Dataset
+from snip.experiments.class_maps import SPARSITIES
 from snip.masks import Masks
 from snip.page.finding import Run
 from snip.reports.pictures import COLOURS
@@ -20,7 +21,6 @@ from snip.reports.views import filters, pixels, tiled
 from snip.runs import RunConfig
 from snip.runs.exploring import class_maps, kept_by_sparsity, not_explorable
 
-CLASS_SPARSITIES = tuple(tenths / 10 for tenths in range(1, 10))  # those of the paper's Figure 2
 LAYER_SPARSITIES = (
     *(hundredths / 100 for hundredths in range(0, 95, 5)),
     *(hundredths / 100 for hundredths in range(95, 100)),
@@ -132,11 +132,11 @@ def _picture(name: str, counts: torch.Tensor, most: int, caption: str, unit: str
 
 
 def _classes(config: RunConfig, dataset: Dataset) -> dict[str, Any] | None:
-    maps = class_maps(config, dataset, CLASS_SPARSITIES)
+    maps = class_maps(config, dataset, SPARSITIES)
     if maps is None:
         return None
     return {
-        "sparsities": CLASS_SPARSITIES,
+        "sparsities": SPARSITIES,
         "classes": maps.shape[0],
         "height": maps.shape[2],
         "width": maps.shape[3],

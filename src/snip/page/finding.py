@@ -13,10 +13,19 @@ from snip.common.places import exists, is_folder, names_in
 from snip.masks import Masks
 from snip.reports.report import Report
 from snip.runs import RunConfig, RunResult
-from snip.runs.folder import CONFIG, FINISHED, REPORT, RESULT, read_config, state_of
-from snip.runs.listing import run_folders
+from snip.runs.folder import (
+    CONFIG,
+    FINISHED,
+    REPORT,
+    RESULT,
+    phase_folders,
+    read_config,
+    state_of,
+)
+from snip.runs.listing import Listed, listed, run_folders
 from snip.runs.sums import Changes, changes
 from snip.training.journal import ENGINE, MASKS, METRICS
+from snip.training.lock import is_held
 from snip.training.metrics import Metrics, read_metrics
 
 T = TypeVar("T")
@@ -27,10 +36,10 @@ class Run:
     """What a run's folder holds. A damaged part is None, and `problems` says so."""
 
     folder: Path
-    state: str
     config: RunConfig | None = None
+    under_way: Listed | None = None  # how far it has come, if it is not finished
     result: RunResult | None = None
-    history: tuple[Metrics, ...] = ()
+    history: tuple[Metrics, ...] = ()  # of its own training, or of the phase that it is in
     masks: Masks | None = None
     report: Report | None = None
     engine: str | None = None  # the one that runs, before there is a result
@@ -73,16 +82,22 @@ def read_run(folder: Path) -> Run:
             problems.append(str(error))
             return None
 
+    finished = state_of(folder) == FINISHED
+    under_way = None if finished else part(CONFIG, lambda: listed(folder))
+    if under_way is None:
+        history = part(METRICS, lambda: tuple(read_metrics(folder / METRICS))) or ()
+    else:
+        history = under_way.history
     return Run(
         folder=folder,
-        state=state_of(folder),
         config=part(CONFIG, lambda: read_config(folder)),
+        under_way=under_way,
         result=part(RESULT, lambda: RunResult.read(folder, verify=False)),
-        history=tuple(part(METRICS, lambda: read_metrics(folder / METRICS)) or ()),
+        history=history,
         masks=part(MASKS, lambda: Masks.load(folder / MASKS)),
         report=part(REPORT, lambda: _read_report(folder / REPORT)),
         engine=part(ENGINE, lambda: str(read_json(folder / ENGINE).get("engine"))),
-        changed=part(RESULT, lambda: changes(folder)) if state_of(folder) == FINISHED else None,
+        changed=part(RESULT, lambda: changes(folder)) if finished else None,
         problems=tuple(dict.fromkeys(problems)),
     )
 
@@ -109,7 +124,12 @@ class Reader:
 
 
 def _stamp(folder: Path) -> object:
-    """What changes when a file of the folder does."""
+    """What changes when a file of the run does, or when a process begins or ends work on it."""
+    return is_held(folder), [_files(place) for place in (folder, *phase_folders(folder))]
+
+
+def _files(folder: Path) -> list[tuple[str, int, int]]:
+    """The names, sizes and times of the files in a folder."""
     found = []
     for name in names_in(folder) if is_folder(folder) else ():
         try:

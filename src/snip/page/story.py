@@ -12,14 +12,12 @@ from snip.common.errors import escaped, shortened
 from snip.common.figures import percent
 from snip.experiments.paper_numbers import paper_number
 from snip.masks.html import content as masks_html
+from snip.page import progress
 from snip.page.comparison import paper_told, pruned_by, shortened_schedule
 from snip.page.finding import Run
 from snip.reports.html import content as report_html
-from snip.runs import RunConfig, seeds_of
+from snip.runs import RunConfig, RunResult, seeds_of
 from snip.runs.chance import chance_note_on
-from snip.runs.folder import FINISHED
-from snip.training.display import duration
-from snip.training.metrics import selected
 
 LONGEST = 200  # characters of a name: one of a thousand would be all of the page
 CommandOf = Callable[[RunConfig, int | None], str]
@@ -59,18 +57,18 @@ def shown(run: Run, key: str, command_of: CommandOf) -> Shown:
         key=key,
         name=_name(run),
         folder=_short(run.folder.resolve().name),
-        state=_state(run),
+        state=progress.state(run),
         finished=result is not None,
         damaged=bool(run.problems),
-        progress=_progress(run),
+        progress=progress.fraction(run),
         kept=_kept(run),
-        error=_error(run),
+        error=progress.error(run),
         paper=paper,
-        took=_took(run),
-        before=_before(run),
-        steps=_steps(run),
-        left=_left(run),
-        engine=_engine(run),
+        took=progress.took(run),
+        before=progress.before(run),
+        steps=progress.steps(run),
+        left=progress.left(run),
+        engine=progress.engine(run),
         problems=(*run.problems, *_notes(run)),
         layers=_layers(run),
         unpruned="Nothing: this is the dense network."
@@ -83,10 +81,12 @@ def shown(run: Run, key: str, command_of: CommandOf) -> Shown:
 
 def curves(run: Run, key: str) -> dict[str, Any]:
     """The evaluations of a run for its curves; errors in percent."""
-    lines = run.history
+    lines, phase = run.history, progress.phase(run)
     return {
         "key": key,
         "name": _name(run),
+        "label": f"{_name(run)}, {phase}" if phase else _name(run),
+        "masks": run.masks is not None,
         "iterations": [line.iteration for line in lines],
         "series": {
             f"{part}_{what}": [_scaled(getattr(line, f"{part}_{what}"), what) for line in lines]
@@ -107,7 +107,8 @@ def headline(runs: Sequence[Run]) -> tuple[str, str]:
     if run.config is None:
         return _name(run), "This run cannot be read."
     if run.result is None:
-        return _name(run), f"{_state(run)[0].upper()}{_state(run)[1:]}."
+        state = progress.state(run)
+        return _name(run), f"{state[0].upper()}{state[1:]}."
     result = run.result
     paper = paper_told(paper_number(run.config))
     beside = f" The paper reports {paper}." if paper else ""
@@ -134,69 +135,10 @@ def _short(text: str) -> str:
     return shortened(escaped(text), LONGEST)
 
 
-def _iterations(run: Run) -> tuple[int, int]:
-    total = run.config.last_training.iterations if run.config else 0
-    return (run.history[-1].iteration if run.history else 0), total
-
-
-def _progress(run: Run) -> float:
-    done, total = _iterations(run)
-    return 1.0 if run.result is not None else min(done / max(total, 1), 1.0)
-
-
-def _state(run: Run) -> str:
-    if run.result is not None:
-        return "finished"
-    if run.config is None or run.state == FINISHED:
-        return "damaged"
-    done, total = _iterations(run)
-    return f"{done:,} of {total:,} iterations evaluated" if done else "no evaluation yet"
-
-
 def _kept(run: Run) -> str:
     if run.result is not None:
         return f"{run.result.kept:,} of {run.result.total:,}"
     return "" if run.masks is None else f"{run.masks.kept:,} of {run.masks.total:,}"
-
-
-def _error(run: Run) -> str:
-    if run.result is not None:
-        return percent(run.result.test_error)
-    return f"{percent(selected(run.history).test_error)} so far" if run.history else ""
-
-
-def _took(run: Run) -> str:
-    if run.result is not None:
-        return duration(run.result.seconds)
-    return f"{duration(run.history[-1].seconds)} so far" if run.history else ""
-
-
-def _before(run: Run) -> str:
-    """Of a method that prunes a trained network: the trainings before the last."""
-    earlier = [] if run.result is None else list(run.result.cost.values())
-    return f"and {duration(sum(c.get('seconds', 0.0) for c in earlier))} before" if earlier else ""
-
-
-def _steps(run: Run) -> str:
-    if run.result is not None:
-        return f"{run.result.steps_per_second:,.1f}"
-    if not run.history or run.config is None:
-        return ""
-    return f"{run.history[-1].images_per_second / run.config.training.batch_size:,.1f}"
-
-
-def _left(run: Run) -> str:
-    done, total = _iterations(run)
-    if run.result is not None or not done:
-        return ""
-    return duration(run.history[-1].seconds / done * max(total - done, 0))
-
-
-def _engine(run: Run) -> str:
-    if run.result is not None:
-        return run.result.engine_note
-    asked = "" if run.config is None else f"{run.config.engine} was asked for"
-    return f"{run.engine} ({asked})" if run.engine else asked
 
 
 def _notes(run: Run) -> list[str]:
@@ -227,12 +169,18 @@ def _facts(run: Run) -> dict[str, str]:
             "Versions": _pairs(result.versions),
             "Machine": f"{_pairs(result.machine)}; on {result.device}, threads {result.threads}",
             "Date": result.date,
-            "Selected": f"iteration {result.selected_iteration:,} by validation error",
+            "Selected": f"iteration {result.selected_iteration:,}, {_selected_by(result)}",
             "Errors": f"{percent(result.test_error)} selected, {percent(result.final_test_error)} "
             f"after the last step, {percent(result.best_test_error)} lowest",
             "Files": "not known" if run.changed is None else str(run.changed),
         }
     return {**facts, "Folder": _short(run.folder.resolve().name)}
+
+
+def _selected_by(result: RunResult) -> str:
+    if result.valid_error is None:
+        return "the last, because nothing was held out for validation"
+    return "by validation error"
 
 
 def _pairs(values: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from snip.page.story import CommandOf, Shown, curves, shown
 from snip.runs.folder import RESULT
 
 # What is left out of a run that cannot be told whole, and what is then said of it.
-PARTS = ("config", "result", "history", "masks", "report", "engine", "changed")
+PARTS = ("config", "under_way", "result", "history", "masks", "report", "engine", "changed")
 LESS = (("result",), f"{RESULT} cannot be shown"), (PARTS, "this run cannot be shown")
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from snip.common.errors import InputError
 from snip.common.places import PathLike
-from snip.reports.pictures import INK, require_format, save
+from snip.reports.pictures import INK, as_written, require_format, save
 
 # Okabe-Ito: told apart by all eyes, and in print.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#222222")
@@ -48,7 +48,8 @@ def draw_curves(curves: Sequence[Curve], path: PathLike) -> None:
         steps = [point.iteration for point in curve.points]
         losses = [point.train_loss for point in curve.points]
         errors = [100 * point.test_error for point in curve.points]
-        left.plot(steps, losses, color=colour, linewidth=1.2, marker=".", label=curve.label)
+        label = as_written(curve.label)
+        left.plot(steps, losses, color=colour, linewidth=1.2, marker=".", label=label)
         right.plot(steps, errors, color=colour, linewidth=1.2, marker=".")
     _label(left, "training loss")
     _label(right, "test error, %")

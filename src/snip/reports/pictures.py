@@ -46,6 +46,11 @@ def require_format(path: Path) -> None:
         raise InputError(f"cannot draw {path}: end its name in one of {', '.join(FORMATS)}.")
 
 
+def as_written(text: str) -> str:
+    """A name of the user's as it must be given to matplotlib, which reads formulas between $."""
+    return text.replace("$", r"\$")
+
+
 def save(figure: Any, path: PathLike) -> None:
     """Write a figure in the format that the name ends in."""
     from matplotlib import rc_context
@@ -79,7 +84,7 @@ def _figure(
         facecolor="white",
         layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, wspace=0.04),
     )
-    figure.suptitle(title or _title(masks), color=INK, fontsize=13, fontweight="bold")
+    figure.suptitle(as_written(title or _title(masks)), color=INK, fontsize=13, fontweight="bold")
     if view is None:
         _draw_densities(figure.subplots(), masks, weights)
         return figure
@@ -105,7 +110,7 @@ def _remembered_shape(masks: Mapping[str, torch.Tensor]) -> tuple[int, ...] | No
 def _draw_pixels(axes: Any, counts: torch.Tensor, name: str) -> None:
     image = axes.imshow(counts.numpy(), cmap=COLOURS, vmin=0, interpolation="nearest")
     unseen = int((counts == 0).sum())
-    _heading(axes, f"{name}: {unseen:,} of {counts.numel():,} pixels are not looked at")
+    _heading(axes, f"{as_written(name)}: {unseen:,} of {counts.numel():,} pixels are not looked at")
     axes.set_xlabel("column", fontsize=9)
     axes.set_ylabel("row", fontsize=9)
     axes.tick_params(labelsize=8)
@@ -125,7 +130,7 @@ def _draw_filters(axes: Any, counts: torch.Tensor, name: str, channels: int) -> 
         interpolation="nearest",
     )
     empty = int((counts.flatten(1).sum(1) == 0).sum())
-    _heading(axes, f"{name}: {empty} of {len(counts)} filters are empty")
+    _heading(axes, f"{as_written(name)}: {empty} of {len(counts)} filters are empty")
     axes.set_xticks([])
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
@@ -172,7 +177,7 @@ def _draw_densities(
     axes.set_xscale("log")
     axes.set_xlim(floor, 100)
     axes.set_ylim(len(weights) - 0.4, -0.9)
-    axes.set_yticks(list(places), labels=list(weights), fontsize=8)
+    axes.set_yticks(list(places), labels=[as_written(name) for name in weights], fontsize=8)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=8)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}%")

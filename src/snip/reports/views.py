@@ -22,12 +22,12 @@ def pixels(mask: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor | 
 
 
 def shares(mask: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor | None:
-    """The share of the layer's outputs that each pixel is connected to, where `pixels` has counts.
+    """The share of each pixel's connections that is kept, where `pixels` has counts.
 
-    Of a picture with several channels the sum over these.
+    A pixel has one connection to each of the layer's outputs from each of its channels.
     """
     counts = pixels(mask, shape)
-    return None if counts is None else counts / len(mask)
+    return None if counts is None else counts / (mask.numel() // counts.numel())
 
 
 def filters(mask: torch.Tensor) -> torch.Tensor | None:

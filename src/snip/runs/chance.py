@@ -12,6 +12,7 @@ from snip.common.figures import percent
 from snip.common.places import exists
 from snip.masks import Masks, empty_layers
 from snip.methods import training_method
+from snip.runs.config import TRUE
 from snip.runs.result import RunResult
 from snip.training.journal import MASKS
 
@@ -59,6 +60,8 @@ def chance_note_on(result: RunResult, masks: Masks | None) -> str | None:
 
 def _at_chance(result: RunResult) -> bool:
     """Whether a result is that of guessing; not if it does not say what guessing would be."""
+    if result.config.labels != TRUE:  # there is nothing in them that could help on test images
+        return False
     guessing, images = result.chance_error, result.test_images
     if guessing is None or images is None or images < 1 or not 0 <= guessing <= 1:
         return False

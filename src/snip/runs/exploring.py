@@ -78,7 +78,7 @@ def class_maps(
 ) -> torch.Tensor | None:
     """The paper's Figure 2: what survives of the first layer if one class alone is scored.
 
-    Mean over the layer's outputs of its mask, [classes, sparsities, height, width]; None for a
+    The share of each pixel's connections, [classes, sparsities, height, width]; None for a
     network whose first layer does not read whole images. `wrong_by` is a control: the loss is told
     the class that is so many further on.
     """

@@ -59,13 +59,18 @@ def clear(folder: Path) -> None:
         files.remove(folder / name)
 
 
+def phase_folders(folder: Path) -> list[Path]:
+    """The folders of the trainings before a run's last, in the order of their names."""
+    phases = folder / PHASES
+    return [phases / name for name in places.names_in(phases)] if places.is_folder(phases) else []
+
+
 def clear_phases(folder: Path, *, keep: tuple[str, ...] = ()) -> None:
     """Delete the files of a run's phases but those to keep. The caller holds the lock."""
-    phases = folder / PHASES
-    for name in places.names_in(phases) if places.is_folder(phases) else ():
+    for phase in phase_folders(folder):
         for file in (CHECKPOINT, METRICS, MASKS, ENGINE):
             if file not in keep:
-                files.remove(phases / name / file)
+                files.remove(phase / file)
 
 
 def write_weights(path: Path, weights: Weights) -> None:

@@ -121,9 +121,8 @@ def _log(loggers: Sequence[Logger], name: str, history: Sequence[Metrics]) -> No
 
 def _phases(place: Path) -> Iterator[tuple[str, list[Metrics]]]:
     """The name and the evaluations of each phase in a run's folder."""
-    phases = place / layout.PHASES
-    for name in places.names_in(phases) if places.is_folder(phases) else ():
-        yield name, read_metrics(phases / name / METRICS)
+    for phase in layout.phase_folders(place):
+        yield phase.name, read_metrics(phase / METRICS)
 
 
 def _awaited(first: Callable[[], RunResult]) -> RunResult:

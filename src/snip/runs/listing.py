@@ -31,6 +31,7 @@ class Listed:
     steps: int | None  # of all its steps; None if not known before it ends
     seconds: float  # spent in this training
     result: RunResult | None = None
+    history: tuple[Metrics, ...] = ()  # of an unfinished run: the evaluations of this training
 
     @property
     def seconds_left(self) -> float | None:
@@ -39,7 +40,7 @@ class Listed:
             return 0.0
         if not self.done or self.steps is None:
             return None
-        return self.seconds / self.done * (self.steps - self.done)
+        return self.seconds / self.done * max(self.steps - self.done, 0)
 
 
 def listed(folder: Path) -> Listed:
@@ -51,10 +52,11 @@ def listed(folder: Path) -> Listed:
         return Listed(
             folder, config, layout.FINISHED, "", steps, steps, result.seconds, result=result
         )
-    phase, last = _latest(folder)
+    phase, history = _latest(folder)
     state = RUNNING if is_held(folder) else layout.STOPPED
-    done, seconds = (0, 0.0) if last is None else (last.iteration, last.seconds)
-    return Listed(folder, config, state, phase, done, None if phase else steps, seconds)
+    done, seconds = (history[-1].iteration, history[-1].seconds) if history else (0, 0.0)
+    known = None if phase else steps
+    return Listed(folder, config, state, phase, done, known, seconds, history=history)
 
 
 def run_folders(root: Path) -> list[Path]:
@@ -65,19 +67,12 @@ def run_folders(root: Path) -> list[Path]:
     return [path for path in found if places.exists(path / layout.CONFIG)]
 
 
-def _latest(folder: Path) -> tuple[str, Metrics | None]:
-    """The training that came last, and its last evaluation."""
+def _latest(folder: Path) -> tuple[str, tuple[Metrics, ...]]:
+    """The name of the training that came last, and its evaluations."""
     if (folder / METRICS).is_file():
-        return "", _last(folder / METRICS)
-    phases = folder / layout.PHASES
-    names = places.names_in(phases) if places.is_folder(phases) else []
-    written = [name for name in names if (phases / name / METRICS).is_file()]
+        return "", tuple(read_metrics(folder / METRICS))
+    written = [phase for phase in layout.phase_folders(folder) if (phase / METRICS).is_file()]
     if not written:
-        return "", None
-    name = max(written, key=lambda name: (phases / name / METRICS).stat().st_mtime)
-    return name, _last(phases / name / METRICS)
-
-
-def _last(path: Path) -> Metrics | None:
-    history = read_metrics(path)
-    return history[-1] if history else None
+        return "", ()
+    phase = max(written, key=lambda phase: (phase / METRICS).stat().st_mtime)
+    return phase.name, tuple(read_metrics(phase / METRICS))

@@ -22,10 +22,15 @@ LOGGERS: dict[str, Callable[[Path, Mapping[str, Any]], Logger]] = {
 }
 
 
+def require_loggers(names: Iterable[str]) -> None:
+    """Refuse names that are not known."""
+    for name in names:
+        if name not in LOGGERS:
+            raise nearest("logger", name, LOGGERS)
+
+
 def loggers_of(names: Iterable[str], place: Path, config: RunConfig) -> tuple[Logger, ...]:
     """The loggers of these names for a run; a name that is not known is refused."""
     chosen = list(dict.fromkeys(names))
-    for name in chosen:
-        if name not in LOGGERS:
-            raise nearest("logger", name, LOGGERS)
+    require_loggers(chosen)
     return tuple(LOGGERS[name](place, config.to_dict()) for name in chosen)

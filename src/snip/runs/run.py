@@ -16,6 +16,7 @@ from snip.anatomy.device import device_of
 from snip.common.errors import InputError
 from snip.common.files import write_json
 from snip.common.places import exists
+from snip.common.source import note_code
 from snip.data import load
 from snip.data.dataset import Dataset
 from snip.masks import Masks
@@ -60,6 +61,7 @@ def run(
     `resume=False` starts over; `on_state` is told how far the folder's run had come; `log` names
     loggers of `snip.runs.logs`, such as "tensorboard", which a finished run is given whole.
     """
+    note_code()
     place = Path(root) / config.folder_name if folder is None else Path(folder)
     loggers = loggers_of(log, place, config)
     options = Options(

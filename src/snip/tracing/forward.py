@@ -23,6 +23,7 @@ from snip.tracing.operations import UNKNOWN, operation
 from snip.tracing.tracer import CarefulTracer, Leaf
 
 TENSOR_ATTRIBUTES = ("T", "H", "mT", "mH", "data", "real", "imag")
+UNQUOTED = '"\\\n\r'
 TORCH = os.path.dirname(torch.__file__)
 
 
@@ -70,6 +71,14 @@ def trace(
     return Traced(graph, tuple(tracer.values), tracer.constants, tracer.switches, writes)
 
 
+def _refuse_names(graph: fx.Graph) -> None:
+    """Refuse names that would end the text between quotation marks in which fx writes them."""
+    for node in graph.nodes:
+        name = str(node.target)
+        if node.op in ("call_module", "get_attr") and not set(name).isdisjoint(UNQUOTED):
+            raise UntraceableError(f"the name {name!r} cannot stand in generated code: rename it")
+
+
 def trace_for_training(
     model: nn.Module, inputs: Any, *, leaf: Leaf = lambda module: False
 ) -> Traced:
@@ -86,6 +95,7 @@ def trace_for_training(
     _refuse_side_effects(traced)
     if str(training.graph) != str(traced.graph) or not _same_constants(training, traced):
         raise UntraceableError("its forward does something else in training than in evaluation")
+    _refuse_names(traced.graph)
     _refuse_overwriting(traced.graph, model)
     with undisturbed(model), torch.no_grad():
         Run(model.eval(), traced).run(*copied(traced.values))

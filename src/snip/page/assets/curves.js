@@ -29,7 +29,7 @@
         snip.axis((_, ticks) => ticks.map(number), { size: 58 }),
       ],
       series: [{}, ...snip.data.curves.map((run, index) => ({
-        label: run.name, stroke: snip.series(index), dash: snip.dash(index), width: 2,
+        label: run.label, stroke: snip.series(index), dash: snip.dash(index), width: 2,
         spanGaps: true, show: !hidden.has(run.key), points: { show: run.iterations.length < 3, size: 6 },
       }))],
       hooks: { setCursor: [(u) => showValues(u.cursor.idx)] },
@@ -46,11 +46,12 @@
   }
 
   function draw() {
+    if (chart) chart.destroy();
+    chart = null;
     const any = snip.data.curves.some((run) => run.iterations.length);
     snip.id("no-curves").hidden = any;
     place.hidden = list.hidden = snip.id("curve-controls").hidden = !any;
     if (!any) return;
-    if (chart) chart.destroy();
     chart = new uPlot(options(), points(), place);
     showValues(null);
   }
@@ -65,7 +66,7 @@
       box.checked ? hidden.delete(run.key) : hidden.add(run.key);
       chart.setSeries(index + 1, { show: box.checked });
     });
-    name.textContent = run.name;
+    name.textContent = run.label;
     label.append(box, snip.mark(index), name, value);
     item.append(label);
     shownValues[index] = value;
@@ -79,12 +80,17 @@
   }
 
   snip.updateCurves = (curves) => {
+    const labels = (runs) => JSON.stringify(runs.map((run) => run.label));
+    const same = labels(curves) === labels(snip.data.curves); // else a run is in another phase
     snip.data.curves = curves;
-    if (!chart) return draw();
-    chart.setData(points());
+    if (!chart || !same) return drawAll();
+    // Who looks at a part of the curves goes on looking at it.
+    const { min, max } = chart.scales.x, known = chart.data[0];
+    const part = min > known[0] || max < known.at(-1);
+    chart.setData(points(), !part);
+    if (part) chart.setScale("x", { min, max });
     showValues(null);
   };
-  snip.chartPoints = () => (chart ? chart.data : []);
   snip.id("measure").addEventListener("change", draw);
   for (const radio of document.querySelectorAll("input[name=scale]"))
     radio.addEventListener("change", draw);

@@ -47,8 +47,8 @@
     const sparsity = snip.percent(classes.sparsities[at], 0);
     const unseen = map.filter((byte) => byte === 0).length;
     tell(canvas, snip.id("class-caption"), `Class ${label}, ${sparsity} sparse, scored on ` +
-      `${classes.images} images: ${unseen} of ${map.length} pixels are looked at by (almost) no ` +
-      `unit. Dark is none, bright is ${snip.percent(most / 254, 0)} of the units.`);
+      `${classes.images} images: ${unseen} of ${map.length} pixels keep (almost) no connection. ` +
+      `Dark is none, bright is ${snip.percent(most / 254, 0)} of a pixel's connections.`);
     slider("class", `${label}`);
     slider("class-sparsity", sparsity);
     showStrip(classes, maps, most, label);

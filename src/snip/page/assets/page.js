@@ -11,7 +11,8 @@
   if (choice) choice.addEventListener("change", () => choose(choice.value));
   choose(choice ? choice.value : panels[0].dataset.run);
 
-  const names = (curves) => JSON.stringify(curves.map((run) => run.name));
+  // What pictures, tables of layers and choices are made from, once, when the page is made.
+  const made = (curves) => JSON.stringify(curves.map((run) => [run.name, run.masks]));
 
   function replace(parts) {
     for (const [name, html] of Object.entries(parts)) {
@@ -31,8 +32,7 @@
       const answer = await fetch("live.json", { cache: "no-store" });
       if (!answer.ok) throw new Error(told = (await answer.text()).trim());
       const news = await answer.json();
-      // Another set of runs has other pictures and choices.
-      if (names(news.curves) !== names(snip.data.curves)) return location.reload();
+      if (made(news.curves) !== made(snip.data.curves)) return location.reload();
       replace(news.parts);
       snip.updateCurves(news.curves);
       status.textContent = " Live.";

@@ -30,10 +30,10 @@ def run_one(config: RunConfig, out: Path, resume: bool) -> RunResult:
     return run(config, out, resume=resume)
 
 
-def show_both(dense: RunResult, pruned: RunResult) -> None:
+def show_both(dense: RunResult, pruned: RunResult, out: Path) -> None:
     """Print the dense and the pruned network beside each other."""
     rows = {"dense": dense, f"pruned {percent(pruned.sparsity)}": pruned}
-    files = dense.folder / SELECTED, _compact_file(pruned)
+    files = dense.folder / SELECTED, _compact_file(pruned, out / "compact.safetensors")
     show_table(
         ("", "test error", "connections", "file", "seconds"),
         [
@@ -52,11 +52,13 @@ def show_both(dense: RunResult, pruned: RunResult) -> None:
         say("Training is not faster: zeros were multiplied too; --engine sparse leaves them out.")
 
 
-def _compact_file(pruned: RunResult) -> Path:
-    """The pruned network in a file of its surviving weights."""
+def _compact_file(pruned: RunResult, path: Path) -> Path:
+    """The pruned network in a file of its surviving weights.
+
+    It is no file of the run's: a finished run's folder stays as the run left it.
+    """
     model = build(MODEL)
     Masks.load(pruned.folder / MASKS).apply(model)
     model.load_state_dict(load_file(pruned.folder / SELECTED))
-    path = pruned.folder / "compact.safetensors"
     compact.save(model, path)
     return path

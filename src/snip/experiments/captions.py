@@ -1,0 +1,73 @@
+"""What is said beside a table or a figure: what was run, by which code, and what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from snip.experiments.kinds import DATA_NOTES, Record
+from snip.experiments.made import MEASURED, TIMED, origin
+from snip.experiments.summary import LEGEND
+from snip.training import paper_schedule
+
+MOST_NAMES = 3  # of networks that are named one by one
+
+
+def captions(record: Record) -> list[str]:
+    """The sentences below a table."""
+    said = [what_was_run(record)]
+    if record["scale"] == 1 and any(row["paper"] for row in record["rows"]):
+        said.append(f"{LEGEND}.")
+    said += [f"{note}." for note in record["notes"]]
+    parts = ((MEASURED, "Measures"), (TIMED, "Times"))
+    said += [f"{name} are {origin(record, part)}." for part, name in parts if part in record]
+    said += _codes(record)
+    notes = {run["dataset_note"] for row in record["rows"] for run in row["runs"]} - {""}
+    notes |= {*record.get(MEASURED, {}).get(DATA_NOTES, ())}
+    said += [f"Data: {note}." for note in sorted(notes)]
+    return said
+
+
+def what_was_run(record: Record) -> str:
+    """A sentence on the part of the schedule and of the runs that the numbers come from."""
+    if not record["rows"]:
+        return "Scored, nothing was trained."
+    missing = [row for row in record["rows"] if not row["runs"] and not row.get("failed")]
+    out = f"; {len(missing)} of {len(record['rows'])} rows are not run yet" if missing else ""
+    out += f"; {record['failed']} runs failed" if record.get("failed") else ""
+    return f"Trained for {_length(record)}: {record['done']} of {record['asked']} runs{out}."
+
+
+def _length(record: Record) -> str:
+    """How long the trainings are beside the paper's, of the rows that were run."""
+    rows = [row for row in record["rows"] if row["runs"]] or record["rows"]
+    steps: dict[tuple[str, int], set[int]] = {}  # of a network, beside the paper's
+    for config in (row["config"] for row in rows):
+        name = config["model"].rpartition(":")[2]  # of a user's own, without its module
+        place = name, paper_schedule(config["dataset"]).iterations
+        steps.setdefault(place, set()).add(config["train"]["iterations"])
+    networks: dict[tuple[tuple[int, ...], int], list[str]] = {}  # that have these steps
+    for (model, paper), counts in steps.items():
+        networks.setdefault((tuple(sorted(counts)), paper), []).append(model)
+    whole = all(counts == (paper,) for counts, paper in networks)
+    told = "; ".join(_of(names, counts, paper) for (counts, paper), names in networks.items())
+    if record["scale"] != 1:
+        return f"{record['scale']:g} of the full schedule" + ("" if whole else f" ({told})")
+    return "the paper's full schedule" if whole else told
+
+
+def _of(networks: list[str], counts: tuple[int, ...], paper: int) -> str:
+    """How many steps some networks are trained for."""
+    names = ", ".join(networks) if len(networks) <= MOST_NAMES else f"{len(networks)} networks"
+    if counts == (paper,):
+        return f"the paper's {paper:,} steps ({names})"
+    return f"{' or '.join(f'{n:,}' for n in counts)} steps ({names}; the paper has {paper:,})"
+
+
+def _codes(record: Record) -> list[str]:
+    """A sentence on the commits that the runs are of."""
+    runs = {run["run"]: run.get("commit", "") for row in record["rows"] for run in row["runs"]}
+    counts = Counter(runs.values())
+    unknown = counts.pop("", 0)
+    parts = [f"{count} of commit {name}" for name, count in sorted(counts.items())]
+    parts += [f"{unknown} of an older or installed version that noted none"] if unknown else []
+    return [f"Runs by the code that ended them: {', '.join(parts)}."] if parts else []

@@ -1,0 +1,84 @@
+"""How far a run has come and how long it took, as the page shows it. Unknown is empty."""
+
+from __future__ import annotations
+
+from snip.common.errors import escaped
+from snip.common.figures import percent
+from snip.page.finding import Run
+from snip.runs.listing import RUNNING
+from snip.training.display import duration
+from snip.training.metrics import selected
+
+
+def phase(run: Run) -> str:
+    """The training that a run is in before its own, of a method that trains; else nothing."""
+    return "" if run.under_way is None else escaped(run.under_way.phase)
+
+
+def fraction(run: Run) -> float:
+    """How much of the run's own training is evaluated; nothing of it while a phase is under way."""
+    if run.under_way is None or run.under_way.steps is None:
+        return 0.0 if run.result is None else 1.0
+    return min(run.under_way.done / max(run.under_way.steps, 1), 1.0)
+
+
+def state(run: Run) -> str:
+    """Finished, running, stopped or damaged, and how far the training under way has come."""
+    if run.result is not None:
+        return "finished"
+    if run.under_way is None:
+        return "damaged"
+    done, all_steps = run.under_way.done, run.under_way.steps
+    total = "" if all_steps is None else f" of {all_steps:,}"
+    evaluated = f"{done:,}{total} iterations evaluated" if done else "no evaluation yet"
+    within = f"{phase(run)}: " if phase(run) else ""
+    return f"{run.under_way.state}, {within}{evaluated}"
+
+
+def error(run: Run) -> str:
+    """The test error, as far as it is known."""
+    if run.result is not None:
+        return percent(run.result.test_error)
+    return f"{percent(selected(run.history).test_error)} {_so_far(run)}" if run.history else ""
+
+
+def took(run: Run) -> str:
+    """The time of the last training, or of the one under way."""
+    if run.result is not None:
+        return duration(run.result.seconds)
+    return f"{duration(run.history[-1].seconds)} {_so_far(run)}" if run.history else ""
+
+
+def _so_far(run: Run) -> str:
+    return f"so far in {phase(run)}" if phase(run) else "so far"
+
+
+def before(run: Run) -> str:
+    """Of a method that prunes a trained network: the trainings before the last."""
+    earlier = [] if run.result is None else list(run.result.cost.values())
+    return f"and {duration(sum(c.get('seconds', 0.0) for c in earlier))} before" if earlier else ""
+
+
+def steps(run: Run) -> str:
+    """Steps per second."""
+    if run.result is not None:
+        return f"{run.result.steps_per_second:,.1f}"
+    if not run.history or run.config is None:
+        return ""
+    return f"{run.history[-1].images_per_second / run.config.training.batch_size:,.1f}"
+
+
+def left(run: Run) -> str:
+    """The time that a run which is at work still needs; a stopped one may never go on."""
+    if run.under_way is None or run.under_way.state != RUNNING:
+        return ""
+    seconds = run.under_way.seconds_left
+    return "" if seconds is None else duration(seconds)
+
+
+def engine(run: Run) -> str:
+    """Which engine runs, and why."""
+    if run.result is not None:
+        return run.result.engine_note
+    asked = "" if run.config is None else f"{run.config.engine} was asked for"
+    return f"{run.engine} ({asked})" if run.engine else asked
