@@ -16,6 +16,7 @@ def entry(config: RunConfig, error: float, **more: Any) -> Record:
     """What a record holds of a run."""
     picture = packed(torch.linspace(0, 1, 784))
     curve = {"iteration": [1, 2], "train_loss": [2.3, 0.1], "train_error": [0.9, 0.1]}
+    curve["test_error"] = [0.9, error]
     return {
         "run": config.folder_name, "seed": config.seed, "iterations": 10, "seconds": 1.5,
         "cost": {"first training": {"iterations": 5, "seconds": 0.5}}, "dataset_note": "",

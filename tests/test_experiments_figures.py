@@ -12,6 +12,7 @@ from snip.data import load
 from snip.experiments import EXPERIMENTS
 from snip.experiments.captions import what_was_run
 from snip.experiments.class_maps import INVERTED, PLAIN, SPARSITIES, maps_of
+from snip.experiments.course import MOST_POINTS, Course
 from snip.experiments.drawing import save_figure
 from snip.experiments.map_measures import (
     CHANGED,
@@ -27,7 +28,6 @@ from snip.experiments.map_measures import (
     with_highest,
 )
 from snip.experiments.maps import class_means, correlation, packed, unpacked
-from snip.experiments.random_labels import MOST_POINTS, keep
 from snip.experiments.record import Known, make_record
 from snip.experiments.table1 import SECONDS
 from snip.experiments.tables import table_of, write_tables
@@ -48,7 +48,8 @@ def mnist():
 
 def test_every_figure_of_the_paper_is_drawn():
     drawn = {name for name, one in EXPERIMENTS.items() if one.draw}
-    assert drawn == PAPERS | {"methods", "granularity", "gap", "gap-conv", "layers"}
+    tables = {"table2", "tableC"}
+    assert drawn == PAPERS | tables | {"methods", "granularity", "gap", "gap-conv", "layers"}
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -68,6 +69,22 @@ def test_errors_over_the_sparsity_have_alike_axes(name):
         assert (axes.get_xlabel(), axes.get_ylabel()) == ("sparsity, %", "test error, %")
         assert len(axes.get_legend().get_texts()) >= 2
         assert axes.get_title(loc="left")
+
+
+def test_architectures_have_a_panel_each_with_dense_and_pruned_side_by_side():
+    experiment = EXPERIMENTS["table2"]
+    run = [row for row in experiment.rows() if row.config.model in ("alexnet-s", "lstm-s")]
+    one, other, *rest = experiment.draw(record_of("table2", run)).axes
+    assert not any(axes.axison for axes in rest)
+    for axes, model, pruned in ((one, "alexnet-s", "90%"), (other, "lstm-s", "95%")):
+        assert axes.get_title(loc="left") == model
+        said = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert said == ["dense", f"pruned {pruned}"]
+        assert len(axes.lines) == 4  # two seeds each; a trial has no lines of the paper
+    whole = record_with("table2", lambda row: [0.1] if row.config.model == "lstm-s" else [])
+    (axes,) = experiment.draw(whole).axes
+    heights = [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == ":"]
+    assert heights == [1.88, 1.57]
 
 
 def test_the_same_numbers_give_the_same_files(tmp_path):
@@ -224,7 +241,7 @@ def test_scores_come_from_true_labels_and_training_from_shuffled_ones(mnist):
 
 def test_the_course_of_a_training_is_kept(finished_run: Path):
     result = RunResult.read(finished_run)
-    curve = keep(result, None)["curve"]
+    curve = Course(("train_loss",)).keep(result, None)["curve"]
     assert curve["iteration"] == [30, 60]
     assert curve["train_loss"] == [round(line.train_loss, 5) for line in result.history()]
 
@@ -236,6 +253,6 @@ def test_a_thinned_course_ends_where_the_training_ends(finished_run: Path, tmp_p
     line = json.loads((finished_run / "metrics.jsonl").read_text().splitlines()[-1])
     lines = [json.dumps(line | {"iteration": i + 1}) for i in range(evaluations)]
     (tmp_path / "long" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    course = keep(RunResult.read(tmp_path / "long"), None)["curve"]["iteration"]
+    course = Course(()).keep(RunResult.read(tmp_path / "long"), None)["curve"]["iteration"]
     assert course[-1] == evaluations
     assert len(set(course)) == len(course) <= 2 * MOST_POINTS + 1

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+import torch
+
+from snip.experiments.course import Course
+from snip.experiments.drawing import COLOURS, finish, logarithmic_errors, new_figure, plain_axes
 from snip.experiments.kinds import HELD_OUT, Experiment, Record, Row
 from snip.runs import RunConfig
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COURSE = Course(("test_error",))
+LINES = {"dense": "-", "pruned": "--"}  # where both fall together, both can be seen
+PER_LINE = 4  # panels beside each other
 DENSE, PRUNED = "dense", "pruned"
 PAPER_KEPT = "paper_kept"  # of a pruned row: the connections that the paper says are left
 # Network, sparsity; of the paper: connections kept, error of the dense and of the pruned network.
@@ -62,12 +73,61 @@ def _difference(row: Record, record: Record) -> str:
     return f"{row['selected']['mean'] - dense['selected']['mean']:+.2f} ({paper:+.2f})"
 
 
+def draw(record: Record) -> Figure:
+    """Test error over the steps, dense and pruned side by side, a panel per network."""
+    curves = zip(record["rows"], COURSE.unpack(record), strict=True)
+    panels: dict[str, list[tuple[Record, list[torch.Tensor]]]] = {}
+    for row, runs in curves:
+        if runs:
+            panels.setdefault(row["config"]["model"], []).append((row, runs))
+    wide = min(PER_LINE, max(1, len(panels)))
+    deep = max(1, -(-len(panels) // wide))
+    figure = new_figure(max(7.5, 3.2 * wide), 0.9 + 2.7 * deep)
+    places = list(figure.subplots(deep, wide, squeeze=False).flat)
+    for axes, (model, rows) in zip(places, panels.items(), strict=False):
+        _draw_network(axes, model, rows, whole=record["scale"] == 1)
+    for axes in places[len(panels) :]:
+        axes.set_axis_off()
+    dotted = " Dotted: the paper's error at the end." if record["scale"] == 1 else ""
+    return finish(figure, record, f"A line per seed.{dotted}")
+
+
+def _draw_network(
+    axes: Any, model: str, rows: Sequence[tuple[Record, list[torch.Tensor]]], *, whole: bool
+) -> None:
+    """One panel; the paper's errors only where the schedule is its own."""
+    for colour, (row, runs) in zip(COLOURS, rows, strict=False):
+        sparsity = row["config"]["sparsity"]
+        name = f"{row['label']} {100 * sparsity:g}%" if sparsity else row["label"]
+        for number, (steps, errors) in enumerate(runs):
+            axes.plot(
+                steps,
+                100 * errors,
+                LINES[row["label"]],
+                color=colour,
+                linewidth=1.2,
+                alpha=1.0 if number == 0 else 0.4,
+                label=name if number == 0 else None,
+            )
+        if whole and row["paper"]:
+            axes.axhline(float(row["paper"]), color=colour, linestyle=":", linewidth=1)
+    plain_axes(axes, model)
+    logarithmic_errors(axes)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel("training steps", fontsize=9)
+    axes.set_ylabel("test error (logarithmic)", fontsize=9)
+    axes.legend(fontsize=8, frameon=False)
+
+
 COLUMNS = (("connections (the paper's)", _kept), ("pruned - dense (the paper's)", _difference))
 TABLE2 = Experiment(
     "table2",
     "Table 2: architectures, CIFAR-10 and (recurrent networks) MNIST",
     lambda: pairs(TABLE2_ROWS),
     columns=COLUMNS,
+    keep=COURSE.keep,
+    unpack=COURSE.unpack,
+    draw=draw,
     notes=(
         "Protocol redraw, the paper's schedules: 150,000 steps on CIFAR-10, 75,000 on MNIST",
         HELD_OUT,
@@ -78,5 +138,8 @@ TABLEC = Experiment(
     "Appendix C: convolutional networks on Tiny-ImageNet",
     lambda: pairs(TABLEC_ROWS, "tiny-imagenet"),
     columns=COLUMNS,
+    keep=COURSE.keep,
+    unpack=COURSE.unpack,
+    draw=draw,
     notes=("Protocol redraw, the schedule of CIFAR-10; the appendix names none", HELD_OUT),
 )

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 PAPER_GREY = "#888888"
 LETTERS_PER_INCH = 18  # of the text below a figure
+# Labels of a logarithmic axis of errors in percent: few if it spans many, else some more.
+FEW_ERRORS = (0.5, 1, 2, 5, 10, 20, 50, 100)
+MANY_ERRORS = (0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90)
+WIDE_SPAN = 8
 MARKERS = "osD^vP*Xph"
 # The rules by which a checkpoint is chosen: the colour and the name of each in every figure.
 RULES = {
@@ -58,6 +62,19 @@ def error_axes(axes: Any, title: str) -> None:
     axes.set_xlabel("sparsity, %", fontsize=9)
     axes.set_ylabel("test error, %", fontsize=9)
     axes.legend(fontsize=8, frameon=False)
+
+
+def logarithmic_errors(axes: Any) -> None:
+    """A logarithmic axis of errors: most claims are about those between one and ten percent.
+
+    To be called when everything is drawn: the labels are those that fit what is there.
+    """
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    marks = FEW_ERRORS if high > WIDE_SPAN * low else MANY_ERRORS
+    shown = [value for value in marks if low <= value <= high]
+    axes.set_yticks(shown, labels=[f"{value:g}%" for value in shown])
+    axes.minorticks_off()
 
 
 def spread(found: Record) -> float:

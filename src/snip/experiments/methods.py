@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from snip.common.files import read_json
-from snip.experiments.drawing import COLOURS, MARKERS, finish, new_figure, plain_axes
+from snip.experiments.drawing import (
+    COLOURS,
+    MARKERS,
+    finish,
+    logarithmic_errors,
+    new_figure,
+    plain_axes,
+)
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.table1 import CONV, CONV_SHORT, SMALL
 from snip.methods import METHODS, AtInitialisation
@@ -99,12 +106,11 @@ def _draw_curves(axes: Axes, record: Record, model: str) -> None:
     _draw_diverged(axes, record, model)
     plain_axes(axes, model)
     axes.set_xscale("log")
-    axes.set_yscale("log")
     axes.invert_xaxis()
     kept = [100 * (1 - sparsity) for sparsity in SPARSITIES]
     axes.set_xticks(kept, labels=[f"{100 * s:g}%" for s in SPARSITIES])
     axes.minorticks_off()
-    _ticks(axes)
+    logarithmic_errors(axes)
     axes.set_xlabel("sparsity", fontsize=9)
     axes.set_ylabel("test error (logarithmic)", fontsize=9)
 
@@ -116,14 +122,6 @@ def _draw_diverged(axes: Axes, record: Record, model: str) -> None:
         if gone and row["config"]["model"] == model and row["label"] in METHODS_HERE:
             colour = COLOURS[METHODS_HERE.index(row["label"]) % len(COLOURS)]
             axes.plot(100 * (1 - row["config"]["sparsity"]), 100, "x", color=colour, markersize=7)
-
-
-def _ticks(axes: Axes) -> None:
-    """Errors between one and ten percent, of which most claims are, need labels too."""
-    low, high = axes.get_ylim()
-    shown = [value for value in (0.5, 1, 2, 5, 10, 20, 50, 100) if low <= value <= high]
-    axes.set_yticks(shown, labels=[f"{value:g}%" for value in shown])
-    axes.minorticks_off()
 
 
 def _spread(row: Record) -> tuple[float, float]:
@@ -150,13 +148,13 @@ def _draw_controls(axes: Axes, record: Record) -> None:
                 left = place - 0.4 + (index + 0.5) * width
                 ends = [[end] for end in _spread(found[0])]
                 mean, colour = found[0]["selected"]["mean"], COLOURS[index]
-                axes.bar(left, mean, width, yerr=ends, color=colour, capsize=1.5)
+                # A logarithm has no zero for a bar to begin at.
+                axes.errorbar(left, mean, ends, color=colour, marker=MARKERS[index], capsize=1.5)
     for index, control in enumerate(kinds):
         name = "the method" if control == "none" else control
-        axes.bar(0, 0, color=COLOURS[index], label=name)
+        axes.plot([], [], MARKERS[index], color=COLOURS[index], label=name)
     plain_axes(axes, f"Sanity controls: {model} at {100 * sparsity:g}%")
-    axes.set_yscale("log")
-    _ticks(axes)
+    logarithmic_errors(axes)
     axes.set_xticks(range(len(METHODS_HERE)), labels=METHODS_HERE, fontsize=8)
     axes.set_ylabel("test error (logarithmic)", fontsize=9)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from snip.experiments.course import Course
 from snip.experiments.drawing import COLOURS, finish, new_figure, plain_axes
 from snip.experiments.kinds import Experiment, Record, Row
-from snip.runs import RunConfig, RunResult
+from snip.runs import RunConfig
 from snip.runs.config import SHUFFLED, TRUE
 from snip.training import paper_schedule
 
@@ -19,8 +17,7 @@ if TYPE_CHECKING:
 
 MODEL, DECAY = "lenet-5-caffe", 5e-4
 SPARSITIES = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99)
-MOST_POINTS = 150  # of a curve in the record
-CURVE = ("iteration", "train_loss", "train_error")
+COURSE = Course(("train_loss", "train_error"))
 # The curves that the paper's claim is about: on random labels, and on true ones.
 NAMES = {
     "dense": "reference, random labels",
@@ -55,28 +52,9 @@ def rows_b() -> list[Row]:
     return [reference, *pruned]
 
 
-def keep(result: RunResult, _data_dir: Path | None) -> Record:
-    """The course of the training: steps, loss and error on the training images."""
-    history = result.history()
-    every = max(1, len(history) // MOST_POINTS)
-    lines = history[every - 1 :: every]
-    if lines[-1:] != history[-1:]:  # where the training ended is what the claims are about
-        lines.append(history[-1])
-    return {"curve": {name: [round(getattr(line, name), 5) for line in lines] for name in CURVE}}
-
-
 def _final(what: str, row: Record) -> str:
     values = [run["curve"][what][-1] for run in row["runs"]]
     return f"{sum(values) / len(values):.4f}"
-
-
-def unpack(record: Record) -> list[list[torch.Tensor]]:
-    """The curve of each run of each row, [3, points]."""
-    return [[_curve(run["curve"]) for run in row["runs"]] for row in record["rows"]]
-
-
-def _curve(curve: Record) -> torch.Tensor:
-    return torch.tensor([curve[name] for name in CURVE], dtype=torch.float64)
 
 
 def _colour(record: Record, index: int) -> Any:
@@ -92,7 +70,7 @@ def draw(record: Record) -> Figure:
     """Training loss over the steps, a line per seed and a colour per row."""
     figure = new_figure(8.5, 4.4)
     axes = figure.subplots()
-    for index, (row, curves) in enumerate(zip(record["rows"], unpack(record), strict=True)):
+    for index, (row, curves) in enumerate(zip(record["rows"], COURSE.unpack(record), strict=True)):
         colour = _colour(record, index)
         for number, (steps, losses, _) in enumerate(curves):
             axes.plot(
@@ -132,8 +110,8 @@ FIG4 = Experiment(
     seeds=1,
     columns=COLUMNS,
     notes=NOTES,
-    keep=keep,
-    unpack=unpack,
+    keep=COURSE.keep,
+    unpack=COURSE.unpack,
     draw=draw,
 )
 FIGB = Experiment(
@@ -143,7 +121,7 @@ FIGB = Experiment(
     seeds=1,
     columns=COLUMNS,
     notes=NOTES,
-    keep=keep,
-    unpack=unpack,
+    keep=COURSE.keep,
+    unpack=COURSE.unpack,
     draw=draw,
 )
