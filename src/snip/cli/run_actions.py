@@ -21,6 +21,8 @@ from snip.models import MODELS
 from snip.reports.curves import Curve, draw_curves
 from snip.runs.folder import FINISHED
 from snip.runs.listing import CLUSTER, STATES, Listed, listed, run_folders
+from snip.runs.naming import look
+from snip.runs.settings import told_apart
 from snip.training.display import duration
 from snip.training.journal import METRICS
 from snip.training.lock import is_held, locked
@@ -41,12 +43,23 @@ def show_list(out: Path, *, model: str | None, method: str | None, state: str | 
     readable, damaged = _readable(out)
     found = [run for run in readable if _fits(run, wanted)]
     if found:
-        show_table(("run", "state", "progress", "time left", "test error"), map(_cells, found))
+        _show_runs(found)
     counts = {name: sum(run.state == name for run in found) for name in STATES}
     counts |= {"damaged (see above)": damaged} if damaged else {}
     said = ", ".join(f"{n} {name}" for name, n in counts.items())
     say(f"{len(found) + damaged} runs: {said}")
     _say_cluster(out)
+
+
+def _show_runs(runs: Sequence[Listed]) -> None:
+    """A table of runs; settings that names do not show stand beside those that they tell apart."""
+    heading = ["run", "state", "progress", "time left", "test error"]
+    rows = [list(_cells(run)) for run in runs]
+    apart = told_apart([run.config for run in runs], look, shown=("seed",))
+    if any(apart):
+        heading.append("differs in")
+        rows = [[*row, differing] for row, differing in zip(rows, apart, strict=True)]
+    show_table(heading, rows)
 
 
 def _say_cluster(out: Path) -> None:

@@ -12,6 +12,7 @@ from snip.experiments.table1 import TABLE1
 from snip.experiments.table3 import TABLE3
 from snip.runs import RunConfig
 from snip.runs.config import TRUE
+from snip.runs.settings import value_of
 
 # What makes no other experiment of a run: its draw, and what computes it.
 NOT_SETTINGS = ("seed", "engine")
@@ -88,10 +89,4 @@ def _differences(config: RunConfig, row: RunConfig) -> dict[str, tuple[Any, Any]
     one, other = config.identity(), row.identity()
     names = [name for name in {**one, **other} if name not in NOT_SETTINGS]
     differing = [name for name in names if one.get(name) != other.get(name)]
-    return {name: (_value(config, name), _value(row, name)) for name in differing}
-
-
-def _value(config: RunConfig, name: str) -> Any:
-    """A setting by its name in the identity, which leaves out defaults."""
-    room, _, inner = name.rpartition(".")
-    return getattr(config.training if room else config, inner)
+    return {name: (value_of(config, name), value_of(row, name)) for name in differing}

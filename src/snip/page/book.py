@@ -16,7 +16,7 @@ from snip.page.explorer import Explorer, Load, colours
 from snip.page.finding import Reader, chosen_folders
 from snip.page.render import MARK, live_parts, page
 from snip.page.story import CommandOf, headline
-from snip.page.telling import Told, told
+from snip.page.telling import Told, all_told
 
 
 class Book:
@@ -58,7 +58,7 @@ class Book:
 
     def _told(self) -> list[Told]:
         runs = [self._reader.read(folder) for folder in chosen_folders(self._paths)]
-        return [told(run, f"run-{i}", self._command_of) for i, run in enumerate(runs)]
+        return all_told(runs, self._command_of)
 
 
 def _story(told: Sequence[Told]) -> dict[str, Any]:

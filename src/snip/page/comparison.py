@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from snip.common.figures import percent, short_percent
+from snip.common.figures import percent
 from snip.experiments.paper_numbers import PaperNumber, paper_number
 from snip.experiments.summary import AGREES, ROUNDED, summary
-from snip.methods import training_method
+from snip.page.names import SEED, pruned_by, shortened_schedule
 from snip.runs import RunConfig, RunResult
+from snip.runs.settings import name_in_words, told_apart, value_in_words
 from snip.training import paper_schedule
-from snip.training.schedule import first_training
 
 # What the tables of `snip reproduce` mark, in words: both ask `summary`.
 IN_WORDS = {
@@ -46,16 +45,13 @@ def rows(results: Sequence[RunResult]) -> list[Compared]:
         seeds = groups.setdefault(json.dumps(alike, sort_keys=True), {})
         # A copy of a folder, or the run done again elsewhere, is no other seed.
         seeds.setdefault(result.config.seed, result)
-    return [_compared(list(seeds.values())) for seeds in groups.values()]
+    rows = [list(seeds.values()) for seeds in groups.values()]
+    apart = told_apart([row[0].config for row in rows], _look, shown=SEED)
+    return [_compared(row, differing) for row, differing in zip(rows, apart, strict=True)]
 
 
-def pruned_by(config: RunConfig) -> str:
-    """How a run prunes, in a few words."""
-    labels = "" if config.labels == "true" else f", {config.labels} labels"
-    if not config.sparsity:
-        return f"dense{labels}"
-    control = "" if config.control == "none" else f", control {config.control}"
-    return f"{config.method} {short_percent(config.sparsity)}{control}{labels}"
+def _look(config: RunConfig) -> str:
+    return f"{config.model} {config.dataset} {pruned_by(config)}"
 
 
 def paper_told(number: PaperNumber | None) -> str:
@@ -65,13 +61,13 @@ def paper_told(number: PaperNumber | None) -> str:
     return f"{_printed(number)}{', other settings' if number.differs else ''}"
 
 
-def _compared(group: Sequence[RunResult]) -> Compared:
+def _compared(group: Sequence[RunResult], differing: str) -> Compared:
     config, paper = group[0].config, paper_number(group[0].config)
     ours = [result.test_error for result in group]
     return Compared(
         model=config.model,
         dataset=config.dataset,
-        pruned=pruned_by(config),
+        pruned=", ".join(filter(None, (pruned_by(config), differing))),
         seeds=len(group),
         ours=_spread(ours),
         best=_spread([result.best_test_error for result in group]),
@@ -116,28 +112,9 @@ def _notes(result: RunResult, paper: PaperNumber | None) -> list[str]:
         del differs["protocol"]
         notes.append("trains the scored draw, as the paper's text; its authors' code draws again")
     if differs and paper is not None:
-        told = "; ".join(f"{_setting(name)} {_value(a)}, there {_value(b)}"
+        told = "; ".join(f"{name_in_words(name)} {value_in_words(a)}, there {value_in_words(b)}"
                          for name, (a, b) in differs.items())  # fmt: skip
         notes.append(f"other settings than snip reproduce {paper.experiment}: {told}")
     if result.dataset_note:
         notes.append(f"data: {result.dataset_note}")
     return notes
-
-
-def _setting(name: str) -> str:
-    return name.removeprefix("train.").replace("_", " ")
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return " and ".join(_value(one) for one in value) or "none"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
-
-
-def shortened_schedule(config: RunConfig) -> bool:
-    """Whether a run is shorter or longer than the paper's; methods that train have lengths of
-    their own."""
-    usual = first_training if config.sparsity and training_method(config.method) else paper_schedule
-    return config.training.iterations != usual(config.dataset).iterations

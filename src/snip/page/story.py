@@ -8,18 +8,18 @@ from typing import Any
 
 from markupsafe import Markup
 
-from snip.common.errors import escaped, shortened
+from snip.common.errors import escaped
 from snip.common.figures import percent
 from snip.experiments.paper_numbers import paper_number
 from snip.masks.html import content as masks_html
 from snip.page import progress
-from snip.page.comparison import paper_told, pruned_by, shortened_schedule
+from snip.page.comparison import paper_told
 from snip.page.finding import Run
+from snip.page.names import name_of, short
 from snip.reports.html import content as report_html
 from snip.runs import RunConfig, RunResult, seeds_of
 from snip.runs.chance import chance_note_on
 
-LONGEST = 200  # characters of a name: one of a thousand would be all of the page
 CommandOf = Callable[[RunConfig, int | None], str]
 
 
@@ -49,14 +49,14 @@ class Shown:
     facts: dict[str, str]
 
 
-def shown(run: Run, key: str, command_of: CommandOf) -> Shown:
+def shown(run: Run, key: str, name: str, command_of: CommandOf) -> Shown:
     """A run in the words of the page."""
     config, result = run.config, run.result
     paper = "" if config is None else paper_told(paper_number(config))
     return Shown(
         key=key,
-        name=_name(run),
-        folder=_short(run.folder.resolve().name),
+        name=name,
+        folder=short(run.folder.resolve().name),
         state=progress.state(run),
         finished=result is not None,
         damaged=bool(run.problems),
@@ -79,13 +79,13 @@ def shown(run: Run, key: str, command_of: CommandOf) -> Shown:
     )
 
 
-def curves(run: Run, key: str) -> dict[str, Any]:
+def curves(run: Run, key: str, name: str) -> dict[str, Any]:
     """The evaluations of a run for its curves; errors in percent."""
     lines, phase = run.history, progress.phase(run)
     return {
         "key": key,
-        "name": _name(run),
-        "label": f"{_name(run)}, {phase}" if phase else _name(run),
+        "name": name,
+        "label": f"{name}, {phase}" if phase else name,
         "masks": run.masks is not None,
         "iterations": [line.iteration for line in lines],
         "series": {
@@ -100,15 +100,15 @@ def headline(runs: Sequence[Run]) -> tuple[str, str]:
     """The page's title and the sentence below it."""
     if len(runs) != 1:
         finished = sum(run.result is not None for run in runs)
-        models = dict.fromkeys(_short(r.config.model) for r in runs if r.config is not None)
+        models = dict.fromkeys(short(r.config.model) for r in runs if r.config is not None)
         names = ", ".join(list(models)[:4]) + (" and others" if len(models) > 4 else "")
         return f"{len(runs)} runs", f"{names or 'No run could be read'}: {finished} finished."
     run = runs[0]
     if run.config is None:
-        return _name(run), "This run cannot be read."
+        return name_of(run), "This run cannot be read."
     if run.result is None:
         state = progress.state(run)
-        return _name(run), f"{state[0].upper()}{state[1:]}."
+        return name_of(run), f"{state[0].upper()}{state[1:]}."
     result = run.result
     paper = paper_told(paper_number(run.config))
     beside = f" The paper reports {paper}." if paper else ""
@@ -117,22 +117,7 @@ def headline(runs: Sequence[Run]) -> tuple[str, str]:
         if run.config.sparsity
         else "Nothing was pruned. "
     )
-    return _name(run), f"{pruned}The test error is {percent(result.test_error)}.{beside}"
-
-
-def _name(run: Run) -> str:
-    config = run.config
-    if config is None:
-        return _short(run.folder.resolve().name)
-    redrawn = ["redraw"] if config.sparsity and config.protocol == "redraw" else []
-    length = [f"{config.training.iterations:,} iterations"] if shortened_schedule(config) else []
-    parts = [config.model, config.dataset, pruned_by(config), *redrawn, *length]
-    parts.append(f"seed {config.seed}")
-    return _short(" · ".join(parts))
-
-
-def _short(text: str) -> str:
-    return shortened(escaped(text), LONGEST)
+    return name_of(run), f"{pruned}The test error is {percent(result.test_error)}.{beside}"
 
 
 def _kept(run: Run) -> str:
@@ -174,7 +159,7 @@ def _facts(run: Run) -> dict[str, str]:
             f"after the last step, {percent(result.best_test_error)} lowest",
             "Files": "not known" if run.changed is None else str(run.changed),
         }
-    return {**facts, "Folder": _short(run.folder.resolve().name)}
+    return {**facts, "Folder": short(run.folder.resolve().name)}
 
 
 def _selected_by(result: RunResult) -> str:

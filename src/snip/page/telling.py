@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from snip.common.errors import unforeseen
 from snip.page.finding import Run
+from snip.page.names import SEED, look, name_of
 from snip.page.story import CommandOf, Shown, curves, shown
 from snip.runs.folder import RESULT
+from snip.runs.settings import told_apart
 
 # What is left out of a run that cannot be told whole, and what is then said of it.
 PARTS = ("config", "under_way", "result", "history", "masks", "report", "engine", "changed")
@@ -24,17 +28,34 @@ class Told:
     curves: dict[str, Any]
 
 
-def told(run: Run, key: str, command_of: CommandOf) -> Told:
+def all_told(runs: Sequence[Run], command_of: CommandOf) -> list[Told]:
+    """Every run in the words of the page, under names that tell them apart."""
+    apart = _apart(runs)
+    return [told(run, f"run-{i}", command_of, apart.get(i, "")) for i, run in enumerate(runs)]
+
+
+def _apart(runs: Sequence[Run]) -> dict[int, str]:
+    """The settings in which runs of the same look differ, by the place of the run."""
+    usable = {}
+    for place, run in enumerate(runs):
+        with suppress(Exception):  # `told` says of it that it cannot be told
+            if run.config is not None and look(run.config):
+                usable[place] = run.config
+    return dict(zip(usable, told_apart([*usable.values()], look, shown=SEED), strict=True))
+
+
+def told(run: Run, key: str, command_of: CommandOf, differing: str = "") -> Told:
     """A run in the words of the page; what cannot be told is left out, and named as a problem."""
     left = run
     for parts, problem in LESS:
         try:
-            return _told(left, key, command_of)
+            return _told(left, key, command_of, differing)
         except Exception as error:  # whatever it is, the other runs are shown
             said = f"{problem}: it holds what nobody foresaw ({unforeseen(error)})."
             left = run.without(*parts, problem=said)
-    return _told(left, key, command_of)
+    return _told(left, key, command_of, differing)
 
 
-def _told(run: Run, key: str, command_of: CommandOf) -> Told:
-    return Told(run, shown(run, key, command_of), curves(run, key))
+def _told(run: Run, key: str, command_of: CommandOf, differing: str) -> Told:
+    name = name_of(run, differing)
+    return Told(run, shown(run, key, name, command_of), curves(run, key, name))

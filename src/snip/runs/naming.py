@@ -24,13 +24,18 @@ SHOWN = ("granularity", "protocol", "control")
 
 def folder_name(config: RunConfig) -> str:
     """A name that says the most important, and ends in a digest of everything."""
+    digest = hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()
+    return f"{look(config)}_seed{config.seed}_{digest[:8]}"
+
+
+def look(config: RunConfig) -> str:
+    """The part of the name that is for people; settings that it does not show may differ."""
     about = identity(config)
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
     pruned = f"{config.method}-{config.sparsity:g}" if config.sparsity else "dense"
     parts = [config.model, config.dataset, pruned]
     parts += [about[name] for name in SHOWN if name in about]
     parts += [f"{about['labels']}-labels"] if "labels" in about else []
-    parts += [f"{config.training.iterations}it", f"seed{config.seed}", digest[:8]]
+    parts += [f"{config.training.iterations}it"]
     return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts)
 
 
