@@ -3,33 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 
 from browser_fixtures import Open, wait_until
+from page_live_parts import begun, error, serving
 from playwright.sync_api import Page
-
-from snip.cli.repeating import command_of
-from snip.data import load
-from snip.page.book import Book
-from snip.page.server import PageServer
-
-
-@contextmanager
-def serving(*paths: Path, score: bool = True) -> Iterator[PageServer]:
-    with PageServer(Book(paths, command_of, load, score=score)) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-
-
-def error(line: str) -> str:
-    """The test error of a line of metrics.jsonl as the page writes it beside a curve."""
-    return f"{100 * json.loads(line)['test_error']:.3g}"
 
 
 def shown_errors(page: Page) -> list[str]:
@@ -40,14 +18,6 @@ def wait_for_error(page: Page, wanted: str) -> None:
     """Wait until the curve ends in this value."""
     shown = "document.querySelector('#curve-runs output').textContent"
     wait_until(page, f"{shown} === {json.dumps(wanted)}")
-
-
-def begun(folder: Path, like: Path, *names: str) -> list[str]:
-    """A run of which only these files are there, and the lines that its metrics would have."""
-    folder.mkdir()
-    for name in ("config.json", *names):
-        (folder / name).write_bytes((like / name).read_bytes())
-    return (like / "metrics.jsonl").read_text().splitlines(keepends=True)
 
 
 def test_new_points_appear_without_reloading(opened: Open, runs: Path, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_only_the_page_is_served_and_only_here(server: PageServer) -> None:
     assert "Snip report" in text
     news = json.loads(asked(server, "/live.json")[2])
     assert news["curves"][0]["iterations"] == [10, 20, 30, 40]
-    assert "The test error is" in news["parts"]["overview"]
+    assert "The test error is" in news["parts"]["headline"]
     for path in ("/config.json", "/../config.json", "/favicon.ico", "/?x", "/etc/passwd"):
         assert asked(server, path)[0] == 404
     assert asked(server, "/", method="HEAD")[2] == ""

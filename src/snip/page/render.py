@@ -17,9 +17,23 @@ from snip.common.html import STYLE
 ASSETS = Path(__file__).with_name("assets")
 # uPlot draws the curves: 51 kB, no dependencies, no styles of its own making, logarithmic axes,
 # and new points without a redraw of the page. Plotly would be 4.5 MB in every report.
-SCRIPTS = ("vendor/uplot.js", "theme.js", "curves.js", "tabs.js", "explorer.js", "page.js")
+SCRIPTS = (
+    "vendor/uplot.js",
+    "theme.js",
+    "curves.js",
+    "arranging.js",
+    "tabs.js",
+    "explorer.js",
+    "page.js",
+)
 STYLES = ("vendor/uplot.css", "page.css")
-LIVE = ("overview", "compare", "time", "repeat")  # blocks of the template that change while a
+LIVE = (
+    "headline",
+    "overview",
+    "compare",
+    "time",
+    "repeat",
+)  # blocks of the template that change while a
 # run trains; the rest is as it was when the page was opened
 MARK = "<!-- snip report"  # how the second line of every page begins: it tells ours from others'
 

@@ -3,12 +3,13 @@
 (() => {
   const place = snip.id("curves"), list = snip.id("curve-runs");
   const hidden = new Set();
-  let chart = null, shownValues = [];
+  let chart = null, shownValues = [], chosen = null; // null: all runs
 
   const measure = () => snip.id("measure").value;
   const logarithmic = () => document.querySelector("input[name=scale]:checked").value === "log";
   // A logarithm has no place for zero.
   const usable = (value) => (value === null || (logarithmic() && value <= 0) ? null : value);
+  const visible = (run) => !hidden.has(run.key) && (!chosen || chosen.has(run.key));
   const number = (value) => (value == null ? "" : Number(value.toPrecision(3)).toString());
 
   function points() {
@@ -30,7 +31,7 @@
       ],
       series: [{}, ...snip.data.curves.map((run, index) => ({
         label: run.label, stroke: snip.series(index), dash: snip.dash(index), width: 2,
-        spanGaps: true, show: !hidden.has(run.key), points: { show: run.iterations.length < 3, size: 6 },
+        spanGaps: true, show: visible(run), points: { show: run.iterations.length < 3, size: 6 },
       }))],
       hooks: { setCursor: [(u) => showValues(u.cursor.idx)] },
     };
@@ -68,6 +69,8 @@
     });
     name.textContent = run.label;
     label.append(box, snip.mark(index), name, value);
+    item.dataset.of = run.key;
+    item.hidden = Boolean(chosen && !chosen.has(run.key));
     item.append(label);
     shownValues[index] = value;
     return item;
@@ -79,6 +82,13 @@
     draw();
   }
 
+  snip.showCurves = (keys) => {
+    chosen = keys;
+    snip.data.curves.forEach((run, index) => {
+      if (chart && chart.series[index + 1].show !== visible(run))
+        chart.setSeries(index + 1, { show: visible(run) });
+    });
+  };
   snip.updateCurves = (curves) => {
     const labels = (runs) => JSON.stringify(runs.map((run) => run.label));
     const same = labels(curves) === labels(snip.data.curves); // else a run is in another phase

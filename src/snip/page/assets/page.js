@@ -35,6 +35,7 @@
       if (made(news.curves) !== made(snip.data.curves)) return location.reload();
       replace(news.parts);
       snip.updateCurves(news.curves);
+      snip.arrange();
       status.textContent = " Live.";
     } catch {
       status.textContent = ` No longer live: ${told}`;

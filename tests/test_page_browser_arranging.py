@@ -1,0 +1,85 @@
+"""A page of many runs in a real browser: words choose runs everywhere on it, and order them."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from browser_fixtures import Open, pixels, quiet, wait_for_change, wait_until
+from page_live_parts import begun, error, serving
+from page_parts import made, small_run
+from playwright.sync_api import Page
+
+ROWS = "[data-live=overview] tbody tr"
+
+
+@pytest.fixture(scope="module")
+def many(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four runs, of which the last was scored with fewer images than the first."""
+    folder = tmp_path_factory.mktemp("many")
+    for name in "abc":
+        shutil.copytree(runs / name, folder / name)
+    small_run(folder / "d", score_batch_size=7)
+    return folder
+
+
+def names(page: Page, selector: str) -> list[str]:
+    """The runs that are shown at a place, in their order."""
+    shown = f"{selector}:not([hidden])"
+    return page.eval_on_selector_all(shown, "all => all.map(one => one.dataset.of)")
+
+
+def test_words_choose_runs_everywhere(opened: Open, many: Path, tmp_path: Path) -> None:
+    page = opened(made(tmp_path / "many.html", many))
+    every = ["run-0", "run-1", "run-2", "run-3"]
+    places = (ROWS, "#run option", "#curve-runs li", "[data-live=time] tr[data-of]", "details")
+    assert all(names(page, place) == every for place in places)
+    curves = pixels(page, "#curves canvas")
+    page.fill("#filter", "snip LENET-300")
+    assert all(names(page, place) == ["run-0", "run-3"] for place in places)
+    assert page.inner_text("#filter-count") == "2 of 4"
+    wait_for_change(page, "#curves canvas", curves)
+    page.fill("#filter", "score batch size 7")
+    assert names(page, ROWS) == ["run-3"]
+    page.fill("#filter", "nothing has this")
+    assert names(page, ROWS) == []
+    page.fill("#filter", "")
+    assert all(names(page, place) == every for place in places)
+    assert quiet(page)
+
+
+def test_runs_in_order(opened: Open, many: Path, tmp_path: Path) -> None:
+    page = opened(made(tmp_path / "many.html", many))
+    runs = page.evaluate("snip.data.curves")
+    for by in ("error", "kept", "seconds"):
+        page.select_option("#order", by)
+        expected = [run["key"] for run in sorted(runs, key=lambda run: run[by] or float("inf"))]
+        assert names(page, ROWS) == names(page, "#curve-runs li") == expected
+    page.emulate_media(color_scheme="dark")  # which draws the list of curves anew
+    wait_until(page, "document.querySelectorAll('#curve-runs li').length === 4")
+    assert names(page, "#curve-runs li") == expected
+    page.select_option("#order", "")
+    assert names(page, ROWS) == [run["key"] for run in runs]
+    assert quiet(page)
+
+
+def test_a_choice_stays_while_runs_go_on(opened: Open, many: Path, runs: Path, tmp_path: Path):
+    for name in "abc":
+        (tmp_path / name).symlink_to(many / name)
+    lines = begun(tmp_path / "d", runs / "a", "masks.safetensors", "report.json")
+    (tmp_path / "d" / "metrics.jsonl").write_text(lines[0])
+    with serving(tmp_path, score=False) as server:
+        page = opened(server.address)
+        page.fill("#filter", "snip")
+        assert names(page, ROWS) == ["run-0", "run-1", "run-3"]
+        (tmp_path / "d" / "metrics.jsonl").write_text("".join(lines[:2]))
+        shown = "document.querySelector('#curve-runs [data-of=run-3] output').textContent"
+        wait_until(page, f"{shown} === '{error(lines[1])}'")
+        assert names(page, ROWS) == ["run-0", "run-1", "run-3"]
+        assert page.input_value("#filter") == "snip"
+        assert page.complaints == []
+
+
+def test_a_page_of_few_runs_has_no_such_controls(opened: Open, several: Path) -> None:
+    page = opened(several)
+    assert page.locator("#filter").count() == 0
+    assert quiet(page)
