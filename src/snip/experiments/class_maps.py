@@ -155,7 +155,9 @@ def draw(record: Record) -> Figure:
     panels: Any = figure.subplots(down, across, squeeze=False)
     for axes, ((name, kind), maps) in zip(panels.flat, grids.items(), strict=True):
         columns = [torch.cat([_framed(picture) for picture in column]) for column in maps]
-        axes.imshow(torch.cat(columns, 1), cmap=COLOUR_MAP, vmin=0, vmax=1, interpolation="nearest")
+        drawn = axes.imshow(
+            torch.cat(columns, 1), cmap=COLOUR_MAP, vmin=0, vmax=1, interpolation="nearest"
+        )
         side = len(columns[0]) / len(SPARSITIES)
         places = [side * (index + 0.5) for index in range(max(maps.shape[:2]))]
         axes.set_xticks(places[: len(maps)], labels=range(len(maps)), fontsize=8)
@@ -165,8 +167,12 @@ def draw(record: Record) -> Figure:
         axes.spines[:].set_visible(False)
         axes.set_title(called(name, kind), fontsize=10, loc="left")
         axes.set_xlabel("class of the images", fontsize=8)
-    said = f"lenet-300-100, {images} images of one class, seed 0."
-    return finish(figure, record, said, "Bright: connections of the pixel that survive.")
+    if grids:
+        key = figure.colorbar(drawn, ax=panels, fraction=0.02, pad=0.01, format="{x:.0%}")
+        key.set_label("connections of the pixel that survive", fontsize=8)
+        key.ax.tick_params(labelsize=8)
+        key.outline.set_visible(False)
+    return finish(figure, record, f"lenet-300-100, {images} images of one class, seed 0.")
 
 
 def _framed(picture: torch.Tensor) -> torch.Tensor:

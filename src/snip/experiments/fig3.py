@@ -65,7 +65,8 @@ def draw(record: Record) -> Figure:
     for axes, row, found in zip(panels, record["rows"], maps, strict=False):
         for picture in found[:1]:
             axes.imshow(picture, cmap=COLOUR_MAP, interpolation="nearest", vmin=0)
-        axes.set_title(row["label"], fontsize=9)
+        most = f" (up to {float(found[0].max()):.0%})" if found else ""
+        axes.set_title(f"{row['label']}{most}", fontsize=9)
         said = f"the paper: {row['paper']}"
         if row["runs"]:
             ours = f"{shown(row['selected'])}\n({len(row['runs'])} of {row['asked']} seeds)"
@@ -74,7 +75,8 @@ def draw(record: Record) -> Figure:
     for mean in means:
         panels[-1].imshow(mean, cmap=COLOUR_MAP, interpolation="nearest", vmin=0)
     panels[-1].set_title("mean training image", fontsize=9)
-    return finish(figure, record, "Maps: seed 0. Errors in %, selected on validation.")
+    key = "Maps: seed 0; bright is the largest share of a pixel's connections that survive."
+    return finish(figure, record, key, "Errors in %, selected on validation.")
 
 
 FIG3 = Experiment(
