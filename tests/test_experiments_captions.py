@@ -6,7 +6,7 @@ from pathlib import Path
 from record_parts import record_with
 
 from snip.experiments import EXPERIMENTS
-from snip.experiments.captions import what_was_run
+from snip.experiments.captions import captions, what_was_run
 from snip.experiments.marked import filled
 from snip.experiments.tables import table_of, write_tables
 
@@ -24,6 +24,12 @@ def test_the_length_of_trainings_is_told_beside_the_paper_s():
         "Trained for 75,000 or 250,000 steps (lenet-300-100; the paper has 75,000)"
     )
     assert said("table2") == "Trained for the paper's full schedule"
+
+
+def test_a_trial_says_that_its_notes_are_of_the_full_schedule():
+    told = "Lengths in the notes are of the full schedule."
+    assert told in captions(record_with("table2", lambda _: [0.5], scale=0.01))
+    assert told not in captions(record_with("table2", lambda _: [0.5]))
 
 
 def test_the_line_of_the_base_is_of_the_seeds_that_its_changes_have():

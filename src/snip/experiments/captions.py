@@ -17,13 +17,16 @@ def captions(record: Record) -> list[str]:
     said = [what_was_run(record)]
     if record["scale"] == 1 and any(row["paper"] for row in record["rows"]):
         said.append(f"{LEGEND}.")
-    said += [f"{note}." for note in record["notes"]]
+    notes = record["notes"]
+    if notes and record["scale"] != 1:
+        said.append("Lengths in the notes are of the full schedule.")
+    said += [f"{note}." for note in notes]
     parts = ((MEASURED, "Measures"), (TIMED, "Times"))
     said += [f"{name} are {origin(record, part)}." for part, name in parts if part in record]
     said += _codes(record)
-    notes = {run["dataset_note"] for row in record["rows"] for run in row["runs"]} - {""}
-    notes |= {*record.get(MEASURED, {}).get(DATA_NOTES, ())}
-    said += [f"Data: {note}." for note in sorted(notes)]
+    found = {run["dataset_note"] for row in record["rows"] for run in row["runs"]} - {""}
+    found |= {*record.get(MEASURED, {}).get(DATA_NOTES, ())}
+    said += [f"Data: {note}." for note in sorted(found)]
     return said
 
 

@@ -35,6 +35,9 @@ USUAL = 4.0  # of a method that is not in the table
 POWER = 0.4
 # A run tells nothing of one that is more than so many times as long: the first steps are slower.
 LONGEST = 10
+# An evaluation runs the images that are held out and those of the test part, about a sixth of the
+# training part, forward: a third of a training step's work.
+TEST_PART, FORWARD = 1 / 6, 1 / 3
 Points = list[tuple[float, float]]  # sparsity and seconds, in the order of sparsity
 
 
@@ -86,7 +89,7 @@ class Pace:
         """About how long a run takes on a core of its own; None if nothing is known."""
         sparsity, points = _sparsity(config), self._points(config)
         per_image = self.measured.get((config.model, config.dataset))
-        dense = None if per_image is None else per_image * _images(config)
+        dense = None if per_image is None else per_image * _work(config)
         method = method_of(config)
         if method is not None:
             guess = None if dense is None else dense * PHASES.get(method[0], USUAL)
@@ -134,6 +137,13 @@ def _between(points: Points, sparsity: float, *, power: float) -> float:
 
 def _images(config: RunConfig) -> int:
     return config.training.iterations * config.training.batch_size
+
+
+def _work(config: RunConfig) -> float:
+    """Images of all steps, and of the evaluations by what they take of a step's work."""
+    held_out = TEST_PART + config.training.validation
+    each = DATASETS[config.dataset].most * held_out * FORWARD
+    return _images(config) + _evaluations(config) * each
 
 
 def _evaluations(config: RunConfig) -> int:
