@@ -26,6 +26,15 @@ def test_the_length_of_trainings_is_told_beside_the_paper_s():
     assert said("table2") == "Trained for the paper's full schedule"
 
 
+def test_machines_are_told_with_their_runs_where_they_are_several():
+    made = record_with("fig4", lambda _: [0.5, 0.6])
+    assert "Machine: a processor, 2 cores." in captions(made)
+    for row in made["rows"]:
+        row["runs"][1]["machine"] = {"cpu": "another", "cores": None}
+    told = "Machines: a processor, 2 cores (5 runs); another (5 runs)."
+    assert told in captions(made)
+
+
 def test_a_trial_says_that_its_notes_are_of_the_full_schedule():
     told = "Lengths in the notes are of the full schedule."
     assert told in captions(record_with("table2", lambda _: [0.5], scale=0.01))

@@ -54,7 +54,7 @@ def test_a_section_has_command_seeds_scale_date_and_figure(docs):
     gallery, _ = written(docs, **{"fig4_scale_0.5": record})
     section = gallery.partition("\n## fig4-scale-0.5\n")[2]
     assert "`snip reproduce fig4 --scale 0.5` (the last one was `snip reproduce fig4`)" in section
-    assert "Seeds 0-1; 2026-11-17; " in section
+    assert "Seeds 0-1; 2026-11-17." in section
     assert "](../results/fig4-scale-0.5.png)](../results/fig4-scale-0.5.svg)" in section
     assert "| reference, true labels | lenet-5-caffe | 0 | 1.05 ± 0.07 |" in section
     assert "Trained for 0.5 of the full schedule: 4 of 10 runs; 3 of 5 rows are not" in section

@@ -19,7 +19,7 @@ from snip.experiments import EXPERIMENTS
 from snip.experiments.captions import captions, what_was_run
 from snip.experiments.claims import CLAIMS, Claim, Fact, verdict
 from snip.experiments.kinds import Record
-from snip.experiments.made import MADE, MEASURED
+from snip.experiments.made import MEASURED
 from snip.experiments.marked import filled
 from snip.experiments.results_file import ELSEWHERE, read_record, record_file
 from snip.experiments.tables import markdown, table_files, table_of
@@ -125,7 +125,7 @@ def _section(name: str, stem: str, record: Record, results: Path) -> list[str]:
     command = f"`{whole}`"
     if record["command"] != whole:
         command += f" (the last one was `{record['command']}`)"
-    about = f"Seeds {_seeds(record)}; {_dates(record)}; {_machines(record)}."
+    about = f"Seeds {_seeds(record)}; {_dates(record)}."
     parts = [f"## {stem}", f"**{record['title']}.** {command}", about]
     if (results / f"{stem}.png").is_file():
         place = f"../{RESULTS}/{stem}"
@@ -162,14 +162,6 @@ def _dates(record: Record) -> str:
     days = sorted(run["date"][:10] for row in record["rows"] for run in row["runs"])
     days = days or [record["date"][:10]]
     return days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
-
-
-def _machines(record: Record) -> str:
-    """Where the runs, or the measures of a record without runs, were made."""
-    runs = [run for row in record["rows"] for run in row["runs"]]
-    made = runs or [*record.get(MADE, {}).values()] or [record]
-    known = {f"{m['cpu']}, {m['cores']} cores" for m in (one["machine"] for one in made)}
-    return "; ".join(sorted(known))
 
 
 def _anchor(heading: str) -> str:
