@@ -14,7 +14,7 @@ from snip.common.cache import cache_folder
 from snip.engine.convert.timings import Timings
 from snip.experiments.granularity import SMALL_VGG
 from snip.runs import RunConfig, RunResult
-from snip.runs.pace import PHASES, POWER, Pace
+from snip.runs.pace import GAINS, PHASES, POWER, Pace
 from snip.runs.step_time import FEW, remembered_step_seconds, step_seconds, whole_batch
 from snip.training import TrainConfig, train_step
 
@@ -101,12 +101,14 @@ def test_a_run_that_took_no_time_tells_nothing(
 ) -> None:
     pace = Pace()
     pace.learn([took(seconds), took(1.0, sparsity=0)])
-    assert pace.seconds(replace(CONFIG, sparsity=0.5)) == pytest.approx(0.5**POWER)
+    assert pace.seconds(replace(CONFIG, sparsity=0.5)) == pytest.approx(
+        (0.5 / (1 - GAINS)) ** POWER
+    )
 
 
 # Milliseconds of a step on one core, dense and pruned; of the last two the ratio in the README.
 MEASURED = {
-    "lenet-5-caffe": (24.0, {0.9: 10.0, 0.98: 4.8, 0.99: 3.4}),
+    "lenet-5-caffe": (22.4, {0.2: 23.2, 0.5: 20.9, 0.7: 16.3, 0.9: 10.1, 0.98: 5.1, 0.99: 3.5}),
     "lstm-s": (28.0, {0.95: 7.8}),
     "lstm-b": (109.0, {0.95: 19.7}),
     "gru-b": (86.5, {0.95: 16.6}),
@@ -122,7 +124,8 @@ def test_a_dense_step_tells_a_pruned_one_within_a_factor_of_two() -> None:
             per_image = dense / config.training.batch_size
             told = Pace(measured={(model, config.dataset): per_image}).seconds(config)
             assert told is not None
-            assert 0.5 < told / config.training.iterations / milliseconds < 2, (model, sparsity)
+            measured = 1.1 * milliseconds * config.training.iterations  # a tenth for evaluations
+            assert 0.5 < told / measured < 2, (model, sparsity)
 
 
 def test_what_is_not_known_is_told_by_a_dense_step(took: Callable[..., RunResult]) -> None:
@@ -131,7 +134,7 @@ def test_what_is_not_known_is_told_by_a_dense_step(took: Callable[..., RunResult
     # Two seconds of steps, and one evaluation: 6,000 images held out and 10,000 of the test part.
     whole = 2 + 16_000 / 3 * 0.01 / 20
     assert pace.seconds(dense) == pytest.approx(whole)
-    assert pace.seconds(CONFIG) == pytest.approx(whole * 0.1**POWER)
+    assert pace.seconds(CONFIG) == pytest.approx(whole * (0.1 / (1 - GAINS)) ** POWER)
     rival = replace(CONFIG, method="lwc")
     assert pace.seconds(rival) == pytest.approx(whole * PHASES[rival.method])
     phases = {"first training": {"iterations": 60, "seconds": 100.0},

@@ -28,11 +28,12 @@ from snip.runs.step_time import remembered_step_seconds
 # (results/table1.json).
 PHASES = {"lwc": 2.0, "dns": 4.0, "lc": 8.0, "sws": 16.0, "svd": 12.0, "obd": 2.0, "lobs": 2.0}
 USUAL = 4.0  # of a method that is not in the table
-# A pruned network's step takes as long as the dense one times the share of connections that is kept
-# to this power, where no run tells. Fitted to steps measured on one core: within 12% for
-# LeNet-5-Caffe at 90, 98 and 99%; 1.1 to 1.7 times too long for LSTM-s, LSTM-b and GRU-b at 95%, 3
-# times for LeNet-300-100 at 90 and 95%; 1.8 times too short for VGG-like at 97%, WRN-16-8 at 95%.
-POWER = 0.4
+# Where no run tells, a pruned network's step takes as long as the dense one up to a sparsity of
+# GAINS, and from there on falls as the share of connections that is kept to this power. Fitted to
+# steps measured on one core: within 12% for LeNet-5-Caffe from 50 to 99%; 1.2 to 1.9 times too long
+# for LSTM-s, LSTM-b and GRU-b at 95%, 3.3 times for LeNet-300-100 at 90 and 95%; 1.6 times too
+# short for VGG-like at 97%, WRN-16-8 at 95%.
+POWER, GAINS = 0.4, 0.2
 # A run tells nothing of one that is more than so many times as long: the first steps are slower.
 LONGEST = 10
 # An evaluation runs the images that are held out and those of the test part, about a sixth of the
@@ -122,7 +123,7 @@ def _between(points: Points, sparsity: float, *, power: float) -> float:
     """Seconds of a run, which fall as a power of the share of connections that is kept.
 
     Between two neighbours it is the power that leads from one to the other, beyond the sparsest it
-    is `power`. A denser network than all that are known is taken to be as fast as the densest.
+    is `power`, for networks that are sparse enough to gain. A denser network than all that are known is taken to be as fast as the densest.
     """
     below = [point for point in points if point[0] <= sparsity]
     above = [point for point in points if point[0] > sparsity]
@@ -132,6 +133,8 @@ def _between(points: Points, sparsity: float, *, power: float) -> float:
     if above:
         right, fast = above[0]
         power = math.log(slow / fast) / (math.log1p(-left) - math.log1p(-right))
+    else:
+        left, sparsity = max(left, GAINS), max(sparsity, GAINS)
     return slow * math.exp(power * (math.log1p(-sparsity) - math.log1p(-left)))
 
 
