@@ -12,7 +12,7 @@ from snip.data import load
 from snip.experiments import EXPERIMENTS
 from snip.experiments.captions import what_was_run
 from snip.experiments.class_maps import INVERTED, PLAIN, SPARSITIES, maps_of
-from snip.experiments.course import MOST_POINTS, Course
+from snip.experiments.curves import MOST_POINTS, Curves
 from snip.experiments.drawing import save_figure
 from snip.experiments.map_measures import (
     CHANGED,
@@ -85,6 +85,27 @@ def test_architectures_have_a_panel_each_with_dense_and_pruned_side_by_side():
     (axes,) = experiment.draw(whole).axes
     heights = [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == ":"]
     assert heights == [1.88, 1.57]
+
+
+def test_records_of_before_curves_were_kept_are_shown_without_them():
+    experiment = EXPERIMENTS["table2"]
+    record = record_of("table2", experiment.rows()[:2])
+    for row in record["rows"]:
+        for run in row["runs"]:
+            del run["curve"]
+    assert not any(axes.axison for axes in experiment.draw(record).axes)
+    assert table_of(experiment, record)[1]
+
+
+def test_a_row_has_its_colour_whatever_else_was_run():
+    experiment = EXPERIMENTS["table2"]
+    dense, pruned = experiment.rows()[:2]
+    colours = [
+        {line.get_color() for line in experiment.draw(record_of("table2", rows)).axes[0].lines}
+        for rows in ([dense], [pruned], [dense, pruned])
+    ]
+    assert colours[0] | colours[1] == colours[2]
+    assert len(colours[2]) == 2
 
 
 def test_the_same_numbers_give_the_same_files(tmp_path):
@@ -241,7 +262,7 @@ def test_scores_come_from_true_labels_and_training_from_shuffled_ones(mnist):
 
 def test_the_course_of_a_training_is_kept(finished_run: Path):
     result = RunResult.read(finished_run)
-    curve = Course(("train_loss",)).keep(result, None)["curve"]
+    curve = Curves(("train_loss",)).keep(result, None)["curve"]
     assert curve["iteration"] == [30, 60]
     assert curve["train_loss"] == [round(line.train_loss, 5) for line in result.history()]
 
@@ -253,6 +274,6 @@ def test_a_thinned_course_ends_where_the_training_ends(finished_run: Path, tmp_p
     line = json.loads((finished_run / "metrics.jsonl").read_text().splitlines()[-1])
     lines = [json.dumps(line | {"iteration": i + 1}) for i in range(evaluations)]
     (tmp_path / "long" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    course = Course(()).keep(RunResult.read(tmp_path / "long"), None)["curve"]["iteration"]
+    course = Curves(()).keep(RunResult.read(tmp_path / "long"), None)["curve"]["iteration"]
     assert course[-1] == evaluations
     assert len(set(course)) == len(course) <= 2 * MOST_POINTS + 1

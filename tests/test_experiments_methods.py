@@ -4,7 +4,7 @@ import pytest
 from record_parts import record_with
 
 from snip.data import load
-from snip.experiments.methods import CUT_OFF, METHODS_EXPERIMENT, SPARSITIES, keep
+from snip.experiments.methods import CROSSES, CUT_OFF, METHODS_EXPERIMENT, SPARSITIES, keep
 from snip.runs import RunConfig, run
 from snip.training import TrainConfig
 
@@ -59,6 +59,14 @@ def test_a_method_of_which_seeds_diverged_has_a_cross():
     record = record_with("methods", lambda _: [0.01, 0.011])
     row = next(r for r in record["rows"] if r["label"] == "grasp")
     row["failed"] = [{"run": "x", "seed": 2, "error": "the loss is nan", "diverged": True}]
-    lines = METHODS_EXPERIMENT.draw(record).axes[0].lines
-    crosses = [line for line in lines if line.get_marker() == "x"]
-    assert [float(x) for line in crosses for x in line.get_xdata()] == [pytest.approx(10)]
+    row_of_control = next(r for r in record["rows"] if r["label"] == "erk, invert")
+    row_of_control["failed"] = row["failed"]
+    figure = METHODS_EXPERIMENT.draw(record)
+    curves, _, controls = figure.axes
+    (said,) = (text for text in curves.texts if "\u00d7" in text.get_text())
+    assert (said.get_text(), said.xy) == ("\u00d7 grasp", (pytest.approx(10), 100))
+    assert sum(line.get_marker() == "x" for line in controls.lines) == 1
+    assert CROSSES in figure.get_supxlabel().replace("\n", " ")
+    for one in (row, row_of_control):
+        one["failed"] = []
+    assert "Crosses" not in METHODS_EXPERIMENT.draw(record).get_supxlabel()

@@ -146,3 +146,10 @@ def test_rows_are_chosen_by_the_name_of_a_network_as_its_user_wrote_it():
     rows = EXPERIMENTS["granularity"].rows()
     chosen = matching(rows, ["small_vgg"])
     assert {row.config.model.rpartition(":")[2] for row in chosen} == {"small_vgg"}
+
+
+def test_no_row_is_chosen_by_the_digest_of_its_folder():
+    rows = EXPERIMENTS["table2"].rows()
+    assert any("99" in row.config.folder_name.rpartition("_")[2] for row in rows)
+    assert matching(rows, ["99"]) == []
+    assert {row.config.sparsity for row in matching(rows, ["snip-0.97"])} == {0.97}

@@ -72,7 +72,7 @@ def test_a_choice_stays_while_runs_go_on(opened: Open, many: Path, runs: Path, t
         page.fill("#filter", "snip")
         assert names(page, ROWS) == ["run-0", "run-1", "run-3"]
         (tmp_path / "d" / "metrics.jsonl").write_text("".join(lines[:2]))
-        shown = "document.querySelector('#curve-runs [data-of=run-3] output').textContent"
+        shown = "document.querySelector('#curve-runs [data-of=run-3] .value').textContent"
         wait_until(page, f"{shown} === '{error(lines[1])}'")
         assert names(page, ROWS) == ["run-0", "run-1", "run-3"]
         assert page.input_value("#filter") == "snip"

@@ -11,12 +11,12 @@ from playwright.sync_api import Page
 
 
 def shown_errors(page: Page) -> list[str]:
-    return page.locator("#curve-runs output").all_inner_texts()
+    return page.locator("#curve-runs .value").all_inner_texts()
 
 
 def wait_for_error(page: Page, wanted: str) -> None:
     """Wait until the curve ends in this value."""
-    shown = "document.querySelector('#curve-runs output').textContent"
+    shown = "document.querySelector('#curve-runs .value').textContent"
     wait_until(page, f"{shown} === {json.dumps(wanted)}")
 
 

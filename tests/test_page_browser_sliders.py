@@ -90,7 +90,7 @@ def test_curves_by_measure_scale_and_run(opened: Open, several: Path) -> None:
         runs = page.evaluate("snip.data.curves")
         return [f"{run['series'][measure][-1]:.3g}" for run in runs]
 
-    shown = page.locator("#curve-runs output")
+    shown = page.locator("#curve-runs .value")
     assert shown.all_inner_texts() == last_values("test_error")
     errors = drawn()
     page.select_option("#measure", "train_loss")

@@ -44,8 +44,9 @@ def test_what_was_measured_by_other_code_is_measured_again(snip: Snip) -> None:
 def test_times_say_of_which_commit_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     experiment = replace(EXPERIMENTS["granularity"], rows=tuple)
     made = {"commit": "abc1234", "code": "older", "date": "2026-11-01T10:00:00+00:00"}
+    made["machine"] = {"cpu": "a processor", "cores": 64}
     for more, said in (
-        ({"made": {"timing": made}}, "of 2026-11-01, commit abc1234"),
+        ({"made": {"timing": made}}, "of 2026-11-01, commit abc1234, on a processor, 64 cores"),
         ({}, "of an older version that noted no commit"),
     ):
         place = tmp_path / str(len(more))
@@ -57,4 +58,4 @@ def test_times_say_of_which_commit_they_are(capsys: pytest.CaptureFixture[str], 
         )
         assert f"Times are {said}." in (place / "granularity.md").read_text()
     installed = {"made": {"timing": {**made, "commit": "", "versions": {"snip": "1.2"}}}}
-    assert origin(installed, "timing") == "of 2026-11-01, version 1.2"
+    assert origin(installed, "timing") == "of 2026-11-01, version 1.2, on a processor, 64 cores"

@@ -6,6 +6,7 @@ import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from cli_fixtures import Snip
@@ -17,9 +18,11 @@ from snip.experiments.estimate import show_estimate
 from snip.experiments.kinds import scaled
 from snip.experiments.local_workers import LocalWorkers
 from snip.experiments.pool import Pool
+from snip.experiments.record import Known, row_entry
 from snip.experiments.reproduce import Reproduction
 from snip.experiments.request import Request
 from snip.experiments.results_file import read_record
+from snip.experiments.tables import write_tables
 from snip.experiments.work import DONE, Place, Task
 from snip.runs import RunConfig, run
 from snip.runs.folder import FINISHED, state_of
@@ -60,14 +63,36 @@ def test_commands_with_other_seeds_and_times_lose_nothing_of_each_other(tmp_path
     assert early.finish()["timing"] == {"lenet-300-100": 2.0}  # its own, not the file's
 
 
-def test_a_table_is_never_older_than_its_record(tmp_path):
+def test_a_table_is_never_older_than_its_record(tmp_path, monkeypatch):
+    """Another command that is at its end while this one writes must wait for the whole of it."""
     early, late = command(tmp_path, seeds=1), command(tmp_path, seeds=2)
-    early.run()
-    late.run()
-    early.update()  # which knew of one run
+    late.run()  # both runs are there; `early` knows of none of them
+    other = Thread(target=late.finish)
+
+    def slowly(*of_early: object) -> None:
+        if not other.ident:
+            other.start()
+            other.join(0.3)
+            assert other.is_alive()  # it waits
+        write_tables(*of_early)
+
+    monkeypatch.setattr("snip.experiments.reproduce.write_tables", slowly)
+    early.known.runs.clear()
+    early.update()
+    other.join()
     text = (tmp_path / "results" / "table1-scale-0.0002.md").read_text()
-    assert f"{read_record(early.path, TABLE1)['done']} of " in text
-    assert "2 of " in text.partition("Trained for")[2]
+    assert f": {read_record(early.path, TABLE1)['done']} of " in text
+
+
+def test_a_seed_that_diverged_is_not_forgotten_by_a_command_for_fewer(tmp_path):
+    whole = command(tmp_path, seeds=3)
+    known = Known()
+    row = whole.chosen[0]
+    known.fail(row.at(2), "the loss is nan.", diverged=True)
+    for seeds in (3, 1):
+        entry = row_entry(row, range(seeds), known, whole=False)
+        assert [one["seed"] for one in entry["failed"]] == [2]
+        assert entry["asked"] == max(seeds, 2)
 
 
 def test_runs_that_experiments_share_are_estimated_once(tmp_path):

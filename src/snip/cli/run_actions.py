@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import sys
 import time
 from collections.abc import Sequence
-from itertools import chain, islice, product
+from itertools import chain, count, islice, product
 from pathlib import Path
 from string import ascii_uppercase
 
@@ -100,10 +99,10 @@ def compare(out: Path, names: Sequence[str], picture: Path | None) -> None:
         say(f"Curves: {picture}")
 
 
-def _letters(count: int) -> list[str]:
+def _letters(number: int) -> list[str]:
     """A to Z, then AA, AB and so on, as the columns of a spreadsheet."""
-    by_length = (product(ascii_uppercase, repeat=length) for length in itertools.count(1))
-    return ["".join(word) for word in islice(chain.from_iterable(by_length), count)]
+    by_length = (product(ascii_uppercase, repeat=length) for length in count(1))
+    return ["".join(word) for word in islice(chain.from_iterable(by_length), number)]
 
 
 def remove(out: Path, names: Sequence[str], *, asked: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,7 +16,7 @@ from snip.experiments.drawing import (
     plain_axes,
     spread,
 )
-from snip.experiments.judging import by_seed
+from snip.experiments.judging import paired
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.runs import RunConfig
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 BASE = "base"
 MOST = 2.0  # times the paper's error: how far the figure goes
-ROUNDING = 1e-9  # differences that are alike but for it have no standard error
 SHIFTS = {"selected": -0.15, "best": 0.15}  # of a rule's points in the figure from the middle
 Change = Callable[[RunConfig], RunConfig]
 Papers = Mapping[float, str]  # the paper's error in percent at each sparsity
@@ -72,12 +70,11 @@ def _lowest(row: Record, _record: Record) -> str:
 def _gain(row: Record, record: Record) -> str:
     """The difference to the base over the seeds of both, in points and in its standard errors."""
     (base,) = (one for one in record["rows"] if one["label"] == BASE and _same(one, row))
-    found = by_seed(row, base)
-    if row is base or not found:
+    found = paired(row, base)
+    if row is base or found is None:
         return "-"
-    difference = statistics.mean(found)
-    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
-    return f"{difference:+.2f}" + (f" ({difference / error:+.1f} s.e.)" if error > ROUNDING else "")
+    errors = f" ({found.mean / found.error:+.1f} s.e.)" if found.error else ""
+    return f"{found.mean:+.2f}{errors}"
 
 
 def _same(one: Record, other: Record) -> bool:

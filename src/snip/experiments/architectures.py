@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from snip.experiments.course import Course
+from snip.experiments.curves import Curves
 from snip.experiments.drawing import COLOURS, finish, logarithmic_errors, new_figure, plain_axes
 from snip.experiments.kinds import HELD_OUT, Experiment, Record, Row
 from snip.runs import RunConfig
@@ -15,10 +15,10 @@ from snip.runs import RunConfig
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COURSE = Course(("test_error",))
-LINES = {"dense": "-", "pruned": "--"}  # where both fall together, both can be seen
-PER_LINE = 4  # panels beside each other
+CURVES = Curves(("test_error",))
 DENSE, PRUNED = "dense", "pruned"
+LOOKS = {DENSE: (COLOURS[0], "-"), PRUNED: (COLOURS[1], "--")}  # of lines that fall together
+PER_LINE = 4  # panels beside each other
 PAPER_KEPT = "paper_kept"  # of a pruned row: the connections that the paper says are left
 # Network, sparsity; of the paper: connections kept, error of the dense and of the pruned network.
 TABLE2_ROWS = (
@@ -75,7 +75,7 @@ def _difference(row: Record, record: Record) -> str:
 
 def draw(record: Record) -> Figure:
     """Test error over the steps, dense and pruned side by side, a panel per network."""
-    curves = zip(record["rows"], COURSE.unpack(record), strict=True)
+    curves = zip(record["rows"], CURVES.unpack(record), strict=True)
     panels: dict[str, list[tuple[Record, list[torch.Tensor]]]] = {}
     for row, runs in curves:
         if runs:
@@ -96,14 +96,15 @@ def _draw_network(
     axes: Any, model: str, rows: Sequence[tuple[Record, list[torch.Tensor]]], *, whole: bool
 ) -> None:
     """One panel; the paper's errors only where the schedule is its own."""
-    for colour, (row, runs) in zip(COLOURS, rows, strict=False):
+    for row, runs in rows:
+        colour, line = LOOKS[row["label"]]
         sparsity = row["config"]["sparsity"]
         name = f"{row['label']} {100 * sparsity:g}%" if sparsity else row["label"]
         for number, (steps, errors) in enumerate(runs):
             axes.plot(
                 steps,
                 100 * errors,
-                LINES[row["label"]],
+                line,
                 color=colour,
                 linewidth=1.2,
                 alpha=1.0 if number == 0 else 0.4,
@@ -125,8 +126,8 @@ TABLE2 = Experiment(
     "Table 2: architectures, CIFAR-10 and (recurrent networks) MNIST",
     lambda: pairs(TABLE2_ROWS),
     columns=COLUMNS,
-    keep=COURSE.keep,
-    unpack=COURSE.unpack,
+    keep=CURVES.keep,
+    unpack=CURVES.unpack,
     draw=draw,
     notes=(
         "Protocol redraw, the paper's schedules: 150,000 steps on CIFAR-10, 75,000 on MNIST",
@@ -138,8 +139,8 @@ TABLEC = Experiment(
     "Appendix C: convolutional networks on Tiny-ImageNet",
     lambda: pairs(TABLEC_ROWS, "tiny-imagenet"),
     columns=COLUMNS,
-    keep=COURSE.keep,
-    unpack=COURSE.unpack,
+    keep=CURVES.keep,
+    unpack=CURVES.unpack,
     draw=draw,
     notes=("Protocol redraw, the schedule of CIFAR-10; the appendix names none", HELD_OUT),
 )

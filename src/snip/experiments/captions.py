@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from snip.experiments.kinds import DATA_NOTES, Record
-from snip.experiments.made import MADE, MEASURED, TIMED, origin
+from snip.experiments.made import MEASURED, TIMED, machine_in_words, origin
 from snip.experiments.summary import LEGEND
 from snip.training import paper_schedule
 
@@ -23,7 +23,7 @@ def captions(record: Record) -> list[str]:
     said += [f"{note}." for note in notes]
     parts = ((MEASURED, "Measures"), (TIMED, "Times"))
     said += [f"{name} are {origin(record, part)}." for part, name in parts if part in record]
-    said += [*_codes(record), _machines(record)]
+    said += [*_codes(record), *_machines(record)]
     found = {run["dataset_note"] for row in record["rows"] for run in row["runs"]} - {""}
     found |= {*record.get(MEASURED, {}).get(DATA_NOTES, ())}
     said += [f"Data: {note}." for note in sorted(found)]
@@ -76,16 +76,10 @@ def _codes(record: Record) -> list[str]:
     return [f"Runs by the code that ended them: {', '.join(parts)}."] if parts else []
 
 
-def _machines(record: Record) -> str:
+def _machines(record: Record) -> list[str]:
     """A sentence on the machines that the runs were done on: times of two do not compare."""
-    runs = {run["run"]: run for row in record["rows"] for run in row["runs"]}
-    made = [*runs.values()] or [*record.get(MADE, {}).values()] or [record]
-    counts = Counter(_machine(one["machine"]) for one in made)
-    if len(counts) == 1:
-        return f"Machine: {next(iter(counts))}."
-    return f"Machines: {'; '.join(f'{name} ({n} runs)' for name, n in sorted(counts.items()))}."
-
-
-def _machine(machine: Record) -> str:
-    cores = machine["cores"]
-    return machine["cpu"] if cores is None else f"{machine['cpu']}, {cores} cores"
+    runs = {run["run"]: run["machine"] for row in record["rows"] for run in row["runs"]}
+    counts = Counter(map(machine_in_words, runs.values()))
+    if len(counts) < 2:
+        return [f"Machine: {name}." for name in counts]
+    return [f"Machines: {'; '.join(f'{name} ({n} runs)' for name, n in sorted(counts.items()))}."]

@@ -33,12 +33,14 @@ def one_shot(records: Records) -> Iterator[Fact]:
     for name, row, dense in _pruned(records, ("table1", "fig1")):
         if row["config"]["sparsity"] >= EXTREME:
             yield _against_dense(name, row, dense)
+    yield from _not_run(records, ("table1", "fig1"), least=EXTREME)
 
 
 def architectures(records: Records) -> Iterator[Fact]:
     """Twelve networks on CIFAR-10 and MNIST, five on Tiny-ImageNet."""
     for name, row, dense in _pruned(records, ("table2", "tableC")):
         yield _against_dense(name, row, dense)
+    yield from _not_run(records, ("table2", "tableC"))
 
 
 def improvements(records: Records) -> Iterator[Fact]:
@@ -59,20 +61,36 @@ def _pruned(
     """
     found = []
     for name in names:
-        for row in rows_run(records, name):
-            config = row["config"]
-            if config["method"] == "snip" and config["sparsity"]:
-                every = records[name]["rows"]
-                dense = next((one for one in every if _is_dense_of(one, config["model"])), None)
-                found.append((name, row, dense))
+        for row in filter(_is_snip, rows_run(records, name)):
+            every, model = records[name]["rows"], row["config"]["model"]
+            dense = next((one for one in every if _is_dense_of(one, model)), None)
+            found.append((name, row, dense))
     told: set[str] = set()
     chosen = []
     for one in sorted(found, key=lambda one: -len(one[1]["runs"])):
-        runs = {run["run"] for run in one[1]["runs"]}
+        runs = {run["run"] for run in [*one[1]["runs"], *one[1].get("failed", ())]}
         if not runs & told:
             chosen.append(one)
         told |= runs
     yield from (one for one in found if one in chosen)
+
+
+def _not_run(records: Records, names: tuple[str, ...], least: float = 0.0) -> Iterator[Fact]:
+    """A fact for each of SNIP's rows of which nothing is known yet: it may turn out either way."""
+    for name in names:
+        known = rows_run(records, name)
+        for row in filter(_is_snip, records.get(name, {"rows": []})["rows"]):
+            if row not in known and row["config"]["sparsity"] >= least:
+                yield Fact(f"{_point(name, row)}: not run yet")
+
+
+def _is_snip(row: Record) -> bool:
+    return bool(row["config"]["method"] == "snip" and row["config"]["sparsity"])
+
+
+def _point(name: str, row: Record) -> str:
+    config = row["config"]
+    return f"{config['model']} at {short_percent(config['sparsity'])} ({name})"
 
 
 def _is_dense_of(row: Record, model: str) -> bool:
@@ -88,9 +106,7 @@ def _against_dense(name: str, row: Record, dense: Record | None) -> Fact:
 
 
 def _told(name: str, row: Record, dense: Record | None) -> str:
-    config = row["config"]
-    about = f"{config['model']} at {short_percent(config['sparsity'])} ({name}): {number(row)}"
-    about += beside(row)
+    about = f"{_point(name, row)}: {number(row)}{beside(row)}"
     if dense is None or not dense["runs"]:
         return f"{about}; its dense network is not run yet"
     rise = paper_rise(row, dense)
@@ -130,9 +146,8 @@ def _large_batches(name: str, rows: list[Record]) -> Iterator[Fact]:
     for row in rows:
         if row["label"] != LARGE_BATCH:
             continue
-        sparsity, model = row["config"]["sparsity"], row["config"]["model"]
-        about = f"{model} at {short_percent(sparsity)} ({name}): {LARGE_BATCH} {number(row)}"
-        base = bases.get(sparsity)
+        about = f"{_point(name, row)}: {LARGE_BATCH} {number(row)}"
+        base = bases.get(row["config"]["sparsity"])
         if base is None:
             yield Fact(f"{about}; the base is not run yet")
         else:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator
 from itertools import pairwise
 
 from snip.common.figures import short_percent
-from snip.experiments.judging import Fact, Records, rows_run
+from snip.experiments.judging import Fact, Records, diverged, rows_run
 from snip.experiments.kinds import Record
 from snip.experiments.random_labels import NAMES
 
@@ -20,7 +21,8 @@ def memorised(records: Records) -> Iterator[Fact]:
     found = {row["label"]: _ends(row, "train_error") for row in rows_run(records, "fig4")}
     if not found:
         return
-    told = "; ".join(f"{label}: {short_percent(error)}" for label, error in found.items())
+    parts = [f"{label}: {short_percent(error)}" for label, error in found.items()]
+    told = "; ".join([*parts, *_alone(rows_run(records, "fig4"))])
     dense, pruned, true = (found.get(NAMES[name]) for name in ("dense", "pruned", "true"))
     holds = None
     if dense is not None and pruned is not None and true is not None:
@@ -35,28 +37,40 @@ def memorised(records: Records) -> Iterator[Fact]:
 
 
 def by_sparsity(records: Records) -> Iterator[Fact]:
-    """Whether the training loss of figure B rises with the sparsity."""
-    rows = sorted(rows_run(records, "figB"), key=lambda row: float(row["config"]["sparsity"]))
-    if not rows:
+    """Whether the training loss of figure B rises with the sparsity.
+
+    One fall refutes it, whatever is not run yet.
+    """
+    known = rows_run(records, "figB")
+    if not known:
         return
+    rows = sorted(records["figB"]["rows"], key=lambda row: float(row["config"]["sparsity"]))
     losses = [_ends(row, "train_loss") for row in rows]
-    told = "; ".join(f"{row['label']} {loss:.2f}" for row, loss in zip(rows, losses, strict=True))
-    missing = len(records["figB"]["rows"]) - len(rows)
-    said = f"; {missing} sparsities are not run yet" if missing else ""
-    rises = None if missing else losses[-1] > losses[0] + SAME
-    yield Fact(f"training loss at the end over the sparsity (figB): {told}{said}", rises)
-    if missing:
-        return
     falls = [
         f"from {before['label']} to {after['label']} it falls by {high - low:.2f}"
         for (before, after), (high, low) in zip(pairwise(rows), pairwise(losses), strict=True)
         if low < high - SAME
     ]
-    fewest = min(len(row["runs"]) for row in rows)
-    alone = " (a single seed, of which the spread is not known)" if falls and fewest == 1 else ""
-    steps = "; ".join(falls) or f"from none to the next it falls by more than {SAME:g}"
-    yield Fact(f"from each sparsity to the next (figB): {steps}{alone}", not falls)
+    holds = None if any(map(math.isnan, losses)) else losses[-1] > losses[0] + SAME
+    told = [_loss(row, loss) for row, loss in zip(rows, losses, strict=True)]
+    said = "; ".join([*told, *falls, *_alone(known)])
+    yield Fact(
+        f"training loss at the end over the sparsity (figB): {said}", False if falls else holds
+    )
+
+
+def _loss(row: Record, loss: float) -> str:
+    if math.isnan(loss):
+        return f"{row['label']} {'diverged' if diverged(row) else 'not run yet'}"
+    return f"{row['label']} {loss:.2f}"
+
+
+def _alone(rows: list[Record]) -> list[str]:
+    """A remark on results of which the spread over seeds is not known."""
+    return ["of a single seed"] if min(len(row["runs"]) for row in rows) < 2 else []
 
 
 def _ends(row: Record, what: str) -> float:
-    return statistics.mean(run["curve"][what][-1] for run in row["runs"])
+    """A number of the training where it ends, over the seeds; none of a row without a run."""
+    ends = [run["curve"][what][-1] for run in row["runs"]]
+    return statistics.mean(ends) if ends else math.nan

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from snip.experiments.drawing import PAPER_GREY, RULES, error_axes, finish, new_figure, spread
 from snip.experiments.kinds import HELD_OUT, Experiment, Record, Row
-from snip.experiments.table1 import CONV, CONV_TRAIN, SMALL, SNIP
+from snip.experiments.table1 import CONV, CONV_TRAIN, SEEDS, SMALL, SNIP
 from snip.runs import RunConfig
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ PAPER = {
 def rows() -> list[Row]:
     """Both networks at every sparsity; 0 is the reference, which nothing is pruned of."""
     made = []
-    for model, train, seeds in ((SMALL, None, 20), (CONV, CONV_TRAIN, 5)):
+    for model, train in ((SMALL, None), (CONV, CONV_TRAIN)):
         for sparsity in (*SPARSITIES, *FURTHER[model]):
             protocol = "redraw" if sparsity else "train-scored"
             config = RunConfig(model, sparsity, protocol=protocol, train=train)
             label = f"{100 * sparsity:g}%" if sparsity else "reference"
-            made.append(Row(label, config, PAPER.get((model, sparsity), ""), seeds=seeds))
+            made.append(Row(label, config, PAPER.get((model, sparsity), ""), seeds=SEEDS[model]))
     return made
 
 

@@ -2,6 +2,7 @@
 
 A row's error is a mean over seeds, which is uncertain by its standard error, its standard deviation
 over the root of the number of seeds. A difference of two rows counts from two standard errors on.
+A seed that diverged has no error: it loses, and no mean of the others can make up for it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from snip.experiments.kinds import Record
 from snip.experiments.summary import AGREES, DEVIATIONS, HIGHER, LOWER, ROUNDED
 
 LEAST_PAIRS = 5  # of fewer, two standard errors are passed by chance too often
+LEAST_SEEDS = 3  # of fewer, a deviation says nothing
+ROUNDING = 1e-9  # differences that are alike but for it have no standard error
+COLLAPSED = 0.5  # an error above this is of a network that learnt nothing, where its base did learn
 Records = Mapping[str, Record]  # by the names of experiments, of those that were run
 AGAINST = {
     AGREES: "agrees",
@@ -49,16 +54,28 @@ def verdict(facts: Sequence[Fact]) -> str:
         return "not run yet"
     if not judged:
         return "open: too little was run, or it is too close to tell"
+    open_ = len(facts) - len(judged)
+    more = f"; {open_} more cannot tell, or are not run yet" if open_ else ""
+    counts = f"{sum(judged)} of {len(judged)} comparisons{more}"
     if all(judged):
-        return f"holds here ({len(judged)} of {len(judged)} comparisons)"
-    return f"holds in {sum(judged)} of {len(judged)} comparisons" if any(judged) else "fails here"
+        return f"holds here ({counts})"
+    return f"holds in {counts}" if any(judged) else f"fails here{more}"
+
+
+def diverged(row: Record) -> int:
+    """How many seeds of a row diverged."""
+    return sum(bool(one.get("diverged")) for one in row.get("failed", ()))
 
 
 def number(row: Record) -> str:
     """A row's error over its seeds."""
-    found, seeds, failed = row["selected"], len(row["runs"]), len(row.get("failed", ()))
+    found, seeds, lost = row["selected"], len(row["runs"]), diverged(row)
+    if found is None:
+        return f"all {lost} seeds diverged"
+    others = len(row.get("failed", ())) - lost
     spread = "" if found["std"] is None else f" ± {found['std']:.2f}"
-    said = f"{seeds} seed{'s' * (seeds != 1)}" + (f", {failed} more failed" if failed else "")
+    said = f"{seeds} seed{'s' * (seeds != 1)}"
+    said += "".join(f", {n} more {why}" for n, why in ((lost, "diverged"), (others, "failed")) if n)
     return f"{found['mean']:.2f}{spread}% ({said})"
 
 
@@ -66,22 +83,23 @@ def beside(row: Record) -> str:
     """The paper's number, and how ours stands to it."""
     if not row["paper"]:
         return ""
-    against = row["selected"]["against"]
+    against = row["selected"]["against"] if row["selected"] else None
     return f", the paper {row['paper']}%" + (f" ({AGAINST[against]})" if against else "")
 
 
 def rows_run(records: Records, name: str) -> list[Record]:
-    """The rows of an experiment that have a run."""
-    return [row for row in records.get(name, {"rows": []})["rows"] if row["runs"]]
+    """The rows of an experiment of which it is known what comes out, if only that they diverge."""
+    rows = records.get(name, {"rows": []})["rows"]
+    return [row for row in rows if row["runs"] or diverged(row)]
 
 
 def loses_no_more(row: Record, base: Record, allowed: float = 0.0) -> bool | None:
     """Whether the error is above the base's by at most `allowed` points and two standard errors.
 
-    A seed that diverges loses everything. None if there is but one seed of either, or if the seeds
-    of one differ so much that nothing could be told.
+    A seed that diverges, or learns nothing where all of the base's learn, loses everything. None if
+    there are too few seeds of either, or if they differ so much that nothing could be told.
     """
-    if any(one.get("diverged") for one in row.get("failed", ())):
+    if diverged(row) or _collapsed(row, base):
         return False
     error = _standard_error(row, base)
     return None if error is None else bool(_rise(row, base) <= allowed + DEVIATIONS * error)
@@ -95,6 +113,8 @@ def differs_no_more(row: Record, base: Record, allowed: float) -> bool | None:
 
 def gains(row: Record, base: Record) -> bool | None:
     """Whether the error is below the base's by more than two standard errors."""
+    if diverged(row):
+        return False
     error = _standard_error(row, base)
     return None if error is None else bool(-_rise(row, base) > DEVIATIONS * error)
 
@@ -109,23 +129,40 @@ def by_seed(row: Record, base: Record) -> list[float]:
     return [100 * (ours - other) for ours, other in pairs if other is not None]
 
 
+class Paired(NamedTuple):
+    """The mean difference of seeds that two rows have in common, in points."""
+
+    mean: float
+    error: float  # its standard error; 0 where there is none, or nothing but rounding
+    seeds: int
+
+
+def paired(row: Record, base: Record) -> Paired | None:
+    """A row beside its base, seed by seed; None if no seed is in both."""
+    found = by_seed(row, base)
+    if not found:
+        return None
+    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
+    return Paired(statistics.mean(found), error if error > ROUNDING else 0.0, len(found))
+
+
 def gains_by_seed(row: Record, base: Record) -> bool | None:
     """`gains` by the differences of the seeds that both have; None if these are too few."""
-    found = by_seed(row, base)
-    if len(found) < LEAST_PAIRS:
+    if diverged(row):
+        return False
+    found = paired(row, base)
+    if found is None or found.seeds < LEAST_PAIRS:
         return None
-    error = statistics.stdev(found) / math.sqrt(len(found))
-    return bool(-statistics.mean(found) > DEVIATIONS * error)
+    return bool(-found.mean > DEVIATIONS * found.error)
 
 
 def seed_differences(row: Record, base: Record) -> str:
     """What `gains_by_seed` decides by, in words."""
-    found = by_seed(row, base)
-    if not found:
+    found = paired(row, base)
+    if found is None:
         return "no seed in common"
-    said = f"{statistics.mean(found):+.2f} points over the {len(found)} seeds of both"
-    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
-    return said + (f", with a standard error of {error:.2f}" if error else "")
+    said = f"{found.mean:+.2f} points over the {found.seeds} seeds of both"
+    return said + (f", with a standard error of {found.error:.2f}" if found.error else "")
 
 
 def paper_rise(row: Record, base: Record) -> float | None:
@@ -140,15 +177,25 @@ def ranks_higher(row: Record, base: Record) -> bool | None:
 
     For errors of two kinds, of runs that learnt and of runs that did not, whose mean and deviation
     say little. Of all pairs of a seed here and a seed there, more than half must err more here, by
-    more than two standard errors of that count. None for so few seeds that no count could.
+    more than two standard errors of that count. Seeds that diverged err most. None for so few seeds
+    that no count could.
     """
-    ours, theirs = ([run["test_error"] for run in one["runs"]] for one in (row, base))
+    ours, theirs = (
+        [run["test_error"] for run in one["runs"]] + [math.inf] * diverged(one)
+        for one in (row, base)
+    )
     pairs = len(ours) * len(theirs)
     error = math.sqrt(pairs * (len(ours) + len(theirs) + 1) / 12)
     if pairs / 2 <= DEVIATIONS * error:
         return None
     above = sum((a > b) + 0.5 * (a == b) for a in ours for b in theirs)
     return bool(above - pairs / 2 > DEVIATIONS * error)
+
+
+def _collapsed(row: Record, base: Record) -> bool:
+    """Whether a seed learnt nothing, while all seeds of the base did learn."""
+    ours, theirs = ([run["test_error"] for run in one["runs"]] for one in (row, base))
+    return bool(theirs) and max(theirs) < COLLAPSED <= max(ours, default=0.0)
 
 
 def _rise(row: Record, base: Record) -> float:
@@ -158,6 +205,8 @@ def _rise(row: Record, base: Record) -> float:
 def _standard_error(one: Record, other: Record) -> float | None:
     """Of the difference of two means; None where it cannot be told, or says nothing."""
     found = [row["selected"] for row in (one, other)]
+    if min(len(row["runs"]) for row in (one, other)) < LEAST_SEEDS:
+        return None
     if any(of["std"] is None or DEVIATIONS * of["std"] > of["mean"] for of in found):
         return None
     squares = (row["selected"]["std"] ** 2 / len(row["runs"]) for row in (one, other))

@@ -10,18 +10,18 @@ from snip.experiments.work import Task
 from snip.runs.in_phases import method_of
 from snip.runs.pace import Pace
 
-Is = Callable[[str], bool]  # what is asked of a run's folder by its name
+Asked = Callable[[str], bool]  # something that is so of a run's folder or not, by its name
 
 
 def tasks_in_line(
-    pairs: Iterable[tuple[int, Row]], pace: Pace, *, settled: Is, finished: Is
+    pairs: Iterable[tuple[int, Row]], pace: Pace, *, settled: Asked, finished: Asked
 ) -> list[Task]:
     """The runs of these seeds and rows that are not settled.
 
     A run that needs a first training comes after it; several may need the same one.
     """
     tasks: dict[str, Task] = {}
-    for seed, row in sorted(pairs, key=lambda pair: _place(pair[0], pair[1], pace)):
+    for seed, row in sorted(pairs, key=lambda pair: _turn(pair[0], pair[1], pace)):
         config, first = row.at(seed), None
         if settled(config.folder_name):
             continue
@@ -34,7 +34,7 @@ def tasks_in_line(
     return list(tasks.values())
 
 
-def _place(seed: int, row: Row, pace: Pace) -> tuple[int, float]:
+def _turn(seed: int, row: Row, pace: Pace) -> tuple[int, float]:
     """Of one seed the longest come first: a long run at the end leaves the other jobs idle.
 
     So those come first of all whose length is not known: they may be long.

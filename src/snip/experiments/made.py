@@ -26,9 +26,15 @@ def is_current(record: Record, part: str) -> bool:
 
 
 def origin(record: Record, part: str) -> str:
-    """When, and from which commit or version, a part of a record is."""
+    """When, by which commit or version, and on which machine a part of a record was made."""
     made = record.get(MADE, {}).get(part)
     if made is None:
         return "of an older version that noted no commit"
     source = f"commit {made['commit']}" if made["commit"] else f"version {made['versions']['snip']}"
-    return f"of {made['date'][:10]}, {source}"
+    return f"of {made['date'][:10]}, {source}, on {machine_in_words(made['machine'])}"
+
+
+def machine_in_words(machine: Record) -> str:
+    """The processor and its cores, where they are known."""
+    cores = machine["cores"]
+    return f"{machine['cpu']}, {cores} cores" if cores is not None else str(machine["cpu"])

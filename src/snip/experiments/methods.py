@@ -13,10 +13,12 @@ from snip.experiments.drawing import (
     new_figure,
     plain_axes,
 )
+from snip.experiments.judging import diverged
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.table1 import CONV, CONV_SHORT, SMALL
 from snip.methods import METHODS, AtInitialisation
 from snip.methods.controls import CONTROLS
+from snip.reports.pictures import INK
 from snip.runs import RunConfig, RunResult
 from snip.runs.folder import REPORT
 from snip.training import paper_schedule, shortened
@@ -32,7 +34,7 @@ SPARSITIES = (0.9, 0.95, 0.98, 0.99, 0.995)
 TRAIN = {SMALL: shortened(paper_schedule("mnist"), 25_000), CONV: CONV_SHORT}
 CUT_OFF = "cut_off"  # of a run: the classes that no input reaches
 CONTROLLED = (SMALL, 0.98)  # where the controls are run
-CROSSES = "Crosses: seeds of this method diverged."
+CROSSES = "Crosses: seeds diverged, and are not in the mean."
 METHODS_HERE = tuple(name for name, one in METHODS.items() if isinstance(one, AtInitialisation))
 
 
@@ -80,7 +82,8 @@ def draw(record: Record) -> Figure:
     panels[models[-1]].legend(**beside)
     _draw_controls(panels["controls"], record)
     panels["controls"].legend(**beside)
-    return finish(figure, record, "Bars: the lowest and the highest seed.", CROSSES)
+    crosses = [CROSSES] if any(map(diverged, record["rows"])) else []
+    return finish(figure, record, "Bars: the lowest and the highest seed.", *crosses)
 
 
 def _draw_curves(axes: Axes, record: Record, model: str) -> None:
@@ -116,12 +119,15 @@ def _draw_curves(axes: Axes, record: Record, model: str) -> None:
 
 
 def _draw_diverged(axes: Axes, record: Record, model: str) -> None:
-    """A cross at the top for a method of which seeds diverged: the mean is of the others."""
+    """At the top the methods of which seeds diverged, by name: their means are of the others."""
+    names: dict[float, list[str]] = {}
     for row in record["rows"]:
-        gone = [one for one in row.get("failed", ()) if one.get("diverged")]
-        if gone and row["config"]["model"] == model and row["label"] in METHODS_HERE:
-            colour = COLOURS[METHODS_HERE.index(row["label"]) % len(COLOURS)]
-            axes.plot(100 * (1 - row["config"]["sparsity"]), 100, "x", color=colour, markersize=7)
+        if diverged(row) and row["config"]["model"] == model and row["label"] in METHODS_HERE:
+            names.setdefault(100 * (1 - row["config"]["sparsity"]), []).append(row["label"])
+    for kept, found in names.items():
+        text = "\n".join(f"\u00d7 {name}" for name in found)
+        axes.annotate(text, (kept, 100), fontsize=7, ha="left", va="top", color=INK)
+        axes.plot(kept, 100, alpha=0)  # text alone would not be on the axes
 
 
 def _spread(row: Record) -> tuple[float, float]:
@@ -142,14 +148,9 @@ def _draw_controls(axes: Axes, record: Record) -> None:
                 for row in record["rows"]
                 if row["label"] == label
                 and (row["config"]["model"], row["config"]["sparsity"]) == CONTROLLED
-                and row["runs"]
             ]
-            if found:
-                left = place - 0.4 + (index + 0.5) * width
-                ends = [[end] for end in _spread(found[0])]
-                mean, colour = found[0]["selected"]["mean"], COLOURS[index]
-                # A logarithm has no zero for a bar to begin at.
-                axes.errorbar(left, mean, ends, color=colour, marker=MARKERS[index], capsize=1.5)
+            for row in found:
+                _draw_control(axes, row, place - 0.4 + (index + 0.5) * width, index)
     for index, control in enumerate(kinds):
         name = "the method" if control == "none" else control
         axes.plot([], [], MARKERS[index], color=COLOURS[index], label=name)
@@ -157,6 +158,16 @@ def _draw_controls(axes: Axes, record: Record) -> None:
     logarithmic_errors(axes)
     axes.set_xticks(range(len(METHODS_HERE)), labels=METHODS_HERE, fontsize=8)
     axes.set_ylabel("test error (logarithmic)", fontsize=9)
+
+
+def _draw_control(axes: Axes, row: Record, place: float, index: int) -> None:
+    """A point with the span of its seeds: a logarithm has no zero for a bar to begin at."""
+    colour = COLOURS[index]
+    if row["runs"]:
+        mean, ends = row["selected"]["mean"], [[end] for end in _spread(row)]
+        axes.errorbar(place, mean, ends, color=colour, marker=MARKERS[index], capsize=1.5)
+    if diverged(row):
+        axes.plot(place, 100, "x", color=colour, markersize=6)
 
 
 METHODS_EXPERIMENT = Experiment(

@@ -13,7 +13,7 @@ from snip.runs.folder import FINISHED, state_of
 from snip.training.interrupts import end_by, signals_noted
 
 TICK = 0.5  # seconds between two looks at the runs
-AGAIN = 5.0  # seconds until a run is tried again that another command is at
+AGAIN = 5.0  # seconds until a run is tried again that another command is at, or that was lost
 TRIES = 3  # of a run whose worker is lost
 
 
@@ -122,6 +122,8 @@ class Pool:
             task.tries += 1
             if task.tries < TRIES:
                 remark(f"warning: {outcome.sentence}: it goes on from its last checkpoint.")
+                # What it wanted, memory most of all, may be there again in a while.
+                task.not_before = time.monotonic() + AGAIN * task.tries
                 self.waiting.insert(0, task)
                 return
             outcome = Outcome(FAILED, f"{outcome.sentence}, {TRIES} times: look at its machine.")

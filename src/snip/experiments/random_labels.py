@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from snip.experiments.course import Course
+from snip.experiments.curves import Curves
 from snip.experiments.drawing import COLOURS, finish, new_figure, plain_axes
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.runs import RunConfig
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MODEL, DECAY = "lenet-5-caffe", 5e-4
 SPARSITIES = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99)
-COURSE = Course(("train_loss", "train_error"))
+CURVES = Curves(("train_loss", "train_error"))
 # The curves that the paper's claim is about: on random labels, and on true ones.
 NAMES = {
     "dense": "reference, random labels",
@@ -70,7 +70,7 @@ def draw(record: Record) -> Figure:
     """Training loss over the steps, a line per seed and a colour per row."""
     figure = new_figure(8.5, 4.4)
     axes = figure.subplots()
-    for index, (row, curves) in enumerate(zip(record["rows"], COURSE.unpack(record), strict=True)):
+    for index, (row, curves) in enumerate(zip(record["rows"], CURVES.unpack(record), strict=True)):
         colour = _colour(record, index)
         for number, (steps, losses, _) in enumerate(curves):
             axes.plot(
@@ -110,8 +110,8 @@ FIG4 = Experiment(
     seeds=1,
     columns=COLUMNS,
     notes=NOTES,
-    keep=COURSE.keep,
-    unpack=COURSE.unpack,
+    keep=CURVES.keep,
+    unpack=CURVES.unpack,
     draw=draw,
 )
 FIGB = Experiment(
@@ -121,7 +121,7 @@ FIGB = Experiment(
     seeds=1,
     columns=COLUMNS,
     notes=NOTES,
-    keep=COURSE.keep,
-    unpack=COURSE.unpack,
+    keep=CURVES.keep,
+    unpack=CURVES.unpack,
     draw=draw,
 )

@@ -96,16 +96,16 @@ def row_entry(
     config = {name: value for name, value in row.config.to_dict().items() if name != "seed"}
     names = _run_names(row, seeds, config, known)
     found = [known.runs[name] for name in names if name in known.runs]
-    tried = [name for name in names if name in known.failed and name not in known.runs]
+    failed = [known.failed[n] for n in names if n in known.failed and n not in known.runs]
     entry = {
         "label": row.label,
         "paper": row.paper,
         "paper_std": row.paper_std,
         **row.about,
         "config": config,
-        "asked": max(len({*seeds, *(run["seed"] for run in found)}), wanted),
+        "asked": max(len({*seeds, *(one["seed"] for one in (*found, *failed))}), wanted),
         "runs": found,
-        "failed": [known.failed[name] for name in tried],
+        "failed": failed,
         "data": "absent" if row.config.dataset in known.absent else "here",
     }
     for rule, name in (("selected", "test_error"), ("best", "best_test_error")):
@@ -117,7 +117,8 @@ def row_entry(
 
 def _run_names(row: Row, seeds: Sequence[int], config: Record, known: Known) -> list[str]:
     """The folders of a row's runs, for all seeds that are asked for or known."""
-    wanted = sorted({*seeds, *(run["seed"] for run in known.runs.values())})
+    tried = (one["seed"] for one in (*known.runs.values(), *known.failed.values()))
+    wanted = sorted({*seeds, *tried})
     try:
         return [row.at(seed).folder_name for seed in wanted]
     except FileError:  # a row may have to look at its data first, which is not here

@@ -13,6 +13,7 @@ from snip.experiments.local_workers import LocalWorkers
 from snip.experiments.pool import Workers
 from snip.experiments.ray_workers import LOCAL, RayWorkers, is_ray
 from snip.experiments.work import Place
+from snip.runs.naming import look
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,14 @@ def matching(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
     """
     texts = [text.lower() for text in only]
     whole = {text: [r for r in rows if text in (r.label.lower(), r.config.model)] for text in texts}
-    names = {
-        id(row): f"{row.label} {row.config.model} {row.config.folder_name}".lower() for row in rows
-    }
-    found = [
-        id(row)
-        for text in texts
-        for row in whole[text] or [r for r in rows if text in names[id(r)]]
-    ]
-    return [row for row in rows if id(row) in found]
+
+    def is_meant(row: Row, text: str) -> bool:
+        if whole[text]:
+            return row in whole[text]
+        # Not in the name of its folder, whose digest may hold any short text.
+        return text in f"{row.label} {row.config.model} {look(row.config)}".lower()
+
+    return [row for row in rows if any(is_meant(row, text) for text in texts)]
 
 
 def chosen_rows(rows: Sequence[Row], only: Sequence[str], name: str) -> list[Row]:

@@ -68,7 +68,9 @@ def _story(told: Sequence[Told]) -> dict[str, Any]:
         "title": title,
         "lead": lead,
         "runs": [one.shown for one in told],
-        "compared": comparison.rows([run.result for run in runs if run.result is not None]),
+        "compared": comparison.rows(
+            {one.shown.key: one.run.result for one in told if one.run.result is not None}
+        ),
         "version": __version__,
         "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from snip.common.figures import percent
 from snip.experiments.paper_numbers import PaperNumber, paper_number
 from snip.experiments.summary import AGREES, ROUNDED, summary
-from snip.page.names import SEED, pruned_by, shortened_schedule
+from snip.page.names import SEED, has_other_length, pruned_by
 from snip.runs import RunConfig, RunResult
 from snip.runs.settings import name_in_words, told_apart, value_in_words
-from snip.training import paper_schedule
 
 # What the tables of `snip reproduce` mark, in words: both ask `summary`.
 IN_WORDS = {
@@ -35,19 +34,26 @@ class Compared:
     source: str
     difference: str
     notes: tuple[str, ...]
+    runs: tuple[str, ...]  # the keys of all runs that are of this configuration
 
 
-def rows(results: Sequence[RunResult]) -> list[Compared]:
-    """One row for each configuration of the finished runs."""
+def rows(results: Mapping[str, RunResult]) -> list[Compared]:
+    """One row for each configuration of the finished runs, which are given by their keys."""
     groups: dict[str, dict[int, RunResult]] = {}
-    for result in results:
+    keys: dict[str, list[str]] = {}
+    for key, result in results.items():
         alike = {k: v for k, v in result.config.identity().items() if k != "seed"}
-        seeds = groups.setdefault(json.dumps(alike, sort_keys=True), {})
+        name = json.dumps(alike, sort_keys=True)
+        keys.setdefault(name, []).append(key)
+        seeds = groups.setdefault(name, {})
         # A copy of a folder, or the run done again elsewhere, is no other seed.
         seeds.setdefault(result.config.seed, result)
     rows = [list(seeds.values()) for seeds in groups.values()]
     apart = told_apart([row[0].config for row in rows], _look, shown=SEED)
-    return [_compared(row, differing) for row, differing in zip(rows, apart, strict=True)]
+    return [
+        _compared(row, differing, runs)
+        for row, differing, runs in zip(rows, apart, keys.values(), strict=True)
+    ]
 
 
 def _look(config: RunConfig) -> str:
@@ -61,7 +67,7 @@ def paper_told(number: PaperNumber | None) -> str:
     return f"{_printed(number)}{', other settings' if number.differs else ''}"
 
 
-def _compared(group: Sequence[RunResult], differing: str) -> Compared:
+def _compared(group: Sequence[RunResult], differing: str, runs: Sequence[str]) -> Compared:
     config, paper = group[0].config, paper_number(group[0].config)
     ours = [result.test_error for result in group]
     return Compared(
@@ -75,6 +81,7 @@ def _compared(group: Sequence[RunResult], differing: str) -> Compared:
         source="the paper has no number for it" if paper is None else paper.source,
         difference="" if paper is None else _difference(ours, paper),
         notes=tuple(_notes(group[0], paper)),
+        runs=tuple(runs),
     )
 
 
@@ -105,9 +112,9 @@ def _notes(result: RunResult, paper: PaperNumber | None) -> list[str]:
     config = result.config
     notes = []
     differs = {} if paper is None else dict(paper.differs)
-    if paper is None and shortened_schedule(config):
-        usual = paper_schedule(config.dataset).iterations
-        notes.append(f"{config.training.iterations:,} iterations, the paper's schedule {usual:,}")
+    if paper is None and has_other_length(config):
+        usual = config.usual_training.iterations
+        notes.append(f"{config.training.iterations:,} iterations, usual are {usual:,}")
     if "protocol" in differs and config.protocol == "train-scored":
         del differs["protocol"]
         notes.append("trains the scored draw, as the paper's text; its authors' code draws again")

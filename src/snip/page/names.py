@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from snip.common.errors import escaped, shortened
 from snip.common.figures import short_percent
-from snip.methods import training_method
 from snip.page.finding import Run
 from snip.runs import RunConfig
-from snip.training.schedule import first_training, paper_schedule
 
-LONGEST = 200  # characters of a name: one of a thousand would be all of the page
+LONGEST = 200  # characters of a text: one of a thousand would be all of the page
+PART = 90  # of each of the parts of a name, so that none of them is cut off by another
 SEED = ("seed",)  # which every name ends with
 
 
@@ -17,14 +16,14 @@ def name_of(run: Run, differing: str = "") -> str:
     """A run's name; `differing` are the settings that tell it from others of the same look."""
     if run.config is None:
         return short(run.folder.resolve().name)
-    parts = (look(run.config), differing, f"seed {run.config.seed}")
-    return short(" · ".join(filter(None, parts)))
+    parts = [short(part, PART) for part in (look(run.config), differing) if part]
+    return " · ".join([*parts, f"seed {run.config.seed}"])
 
 
 def look(config: RunConfig) -> str:
     """What everybody wants to know of a run."""
     redrawn = ["redraw"] if config.sparsity and config.protocol == "redraw" else []
-    length = [f"{config.training.iterations:,} iterations"] if shortened_schedule(config) else []
+    length = [f"{config.training.iterations:,} iterations"] if has_other_length(config) else []
     return " · ".join([config.model, config.dataset, pruned_by(config), *redrawn, *length])
 
 
@@ -33,17 +32,16 @@ def pruned_by(config: RunConfig) -> str:
     labels = "" if config.labels == "true" else f", {config.labels} labels"
     if not config.sparsity:
         return f"dense{labels}"
+    whole = "" if config.granularity == "element" else f", {config.granularity}"
     control = "" if config.control == "none" else f", control {config.control}"
-    return f"{config.method} {short_percent(config.sparsity)}{control}{labels}"
+    return f"{config.method} {short_percent(config.sparsity)}{whole}{control}{labels}"
 
 
-def shortened_schedule(config: RunConfig) -> bool:
-    """Whether a run is shorter or longer than the paper's; methods that train have lengths of
-    their own."""
-    usual = first_training if config.sparsity and training_method(config.method) else paper_schedule
-    return config.training.iterations != usual(config.dataset).iterations
+def has_other_length(config: RunConfig) -> bool:
+    """Whether a run is shorter or longer than usual for its data and method."""
+    return config.training.iterations != config.usual_training.iterations
 
 
-def short(text: str) -> str:
+def short(text: str, longest: int = LONGEST) -> str:
     """A text of anybody's that does not take the page over."""
-    return shortened(escaped(text), LONGEST)
+    return shortened(escaped(text), longest)

@@ -35,18 +35,40 @@ def state(run: Run) -> str:
     return f"{run.under_way.state}, {within}{evaluated}"
 
 
-def error(run: Run) -> str:
+def known_kept(run: Run) -> tuple[int | None, int | None]:
+    """How many connections are kept, and of how many."""
+    known = run.result or run.masks
+    return (None, None) if known is None else (known.kept, known.total)
+
+
+def known_error(run: Run) -> float | None:
     """The test error, as far as it is known."""
     if run.result is not None:
-        return percent(run.result.test_error)
-    return f"{percent(selected(run.history).test_error)} {_so_far(run)}" if run.history else ""
+        return run.result.test_error
+    return selected(run.history).test_error if run.history else None
+
+
+def error(run: Run) -> str:
+    """The test error in words."""
+    known = known_error(run)
+    if known is None:
+        return ""
+    return percent(known) if run.result is not None else f"{percent(known)} {_so_far(run)}"
+
+
+def known_seconds(run: Run) -> float | None:
+    """The time of the last training, or of the one under way."""
+    if run.result is not None:
+        return run.result.seconds
+    return run.history[-1].seconds if run.history else None
 
 
 def took(run: Run) -> str:
-    """The time of the last training, or of the one under way."""
-    if run.result is not None:
-        return duration(run.result.seconds)
-    return f"{duration(run.history[-1].seconds)} {_so_far(run)}" if run.history else ""
+    """The same in words."""
+    known = known_seconds(run)
+    if known is None:
+        return ""
+    return duration(known) if run.result is not None else f"{duration(known)} {_so_far(run)}"
 
 
 def _so_far(run: Run) -> str:

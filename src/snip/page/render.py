@@ -27,14 +27,9 @@ SCRIPTS = (
     "page.js",
 )
 STYLES = ("vendor/uplot.css", "page.css")
-LIVE = (
-    "headline",
-    "overview",
-    "compare",
-    "time",
-    "repeat",
-)  # blocks of the template that change while a
-# run trains; the rest is as it was when the page was opened
+# Blocks of the template that change while a run trains; the rest is as it was when the page was
+# opened.
+LIVE = ("headline", "overview", "compare", "time", "repeat")
 MARK = "<!-- snip report"  # how the second line of every page begins: it tells ours from others'
 
 

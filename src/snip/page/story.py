@@ -19,7 +19,6 @@ from snip.page.names import name_of, short
 from snip.reports.html import content as report_html
 from snip.runs import RunConfig, RunResult, seeds_of
 from snip.runs.chance import chance_note_on
-from snip.training.metrics import selected
 
 CommandOf = Callable[[RunConfig, int | None], str]
 
@@ -88,24 +87,16 @@ def curves(run: Run, key: str, name: str) -> dict[str, Any]:
         "name": name,
         "label": f"{name}, {phase}" if phase else name,
         "masks": run.masks is not None,
-        **_orders(run),
+        # What runs can be put in order by, where it is known.
+        "error": progress.known_error(run),
+        "kept": progress.known_kept(run)[0],
+        "seconds": progress.known_seconds(run),
         "iterations": [line.iteration for line in lines],
         "series": {
             f"{part}_{what}": [_scaled(getattr(line, f"{part}_{what}"), what) for line in lines]
             for what in ("error", "loss")
             for part in ("test", "valid", "train")
         },
-    }
-
-
-def _orders(run: Run) -> dict[str, float | None]:
-    """What runs can be put in order by, where it is known."""
-    result, masks = run.result, run.masks
-    known = run.history[-1] if run.history else None
-    return {
-        "error": None if known is None else selected(run.history).test_error,
-        "kept": result.kept if result else masks.kept if masks else None,
-        "seconds": result.seconds if result else known.seconds if known else None,
     }
 
 
@@ -134,9 +125,8 @@ def headline(runs: Sequence[Run]) -> tuple[str, str]:
 
 
 def _kept(run: Run) -> str:
-    if run.result is not None:
-        return f"{run.result.kept:,} of {run.result.total:,}"
-    return "" if run.masks is None else f"{run.masks.kept:,} of {run.masks.total:,}"
+    kept, total = progress.known_kept(run)
+    return "" if kept is None else f"{kept:,} of {total:,}"
 
 
 def _notes(run: Run) -> list[str]:

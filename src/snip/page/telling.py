@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from snip.common.errors import unforeseen
 from snip.page.finding import Run
-from snip.page.names import SEED, look, name_of
+from snip.page.names import PART, SEED, look, name_of, short
 from snip.page.story import CommandOf, Shown, curves, shown
 from snip.runs.folder import RESULT
 from snip.runs.settings import told_apart
@@ -31,7 +32,17 @@ class Told:
 def all_told(runs: Sequence[Run], command_of: CommandOf) -> list[Told]:
     """Every run in the words of the page, under names that tell them apart."""
     apart = _apart(runs)
-    return [told(run, f"run-{i}", command_of, apart.get(i, "")) for i, run in enumerate(runs)]
+    all_ = [told(run, f"run-{i}", command_of, apart.get(i, "")) for i, run in enumerate(runs)]
+    names = Counter(one.shown.name for one in all_)
+    return [one if names[one.shown.name] == 1 else _by_folder(one) for one in all_]
+
+
+def _by_folder(one: Told) -> Told:
+    """A run under its folder's name too: a copy of a folder is the same run, and has its name."""
+    name = f"{one.shown.name} · {short(one.run.folder.resolve().name, PART)}"
+    shown_, curve = replace(one.shown, name=name), one.curves
+    label = curve["label"].replace(one.shown.name, name, 1)
+    return replace(one, shown=shown_, curves=curve | {"name": name, "label": label})
 
 
 def _apart(runs: Sequence[Run]) -> dict[int, str]:

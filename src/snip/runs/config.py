@@ -74,7 +74,7 @@ class RunConfig:
         self._fill("batch_norm", self._usual_scoring().batch_norm)
         if self.floor == "":  # 0 is a floor that may be asked for
             self._set("floor", AUTO if self.is_user_model else 0.0)
-        self._fill("train", self._usual_training())
+        self._fill("train", self.usual_training)
         if not isinstance(self.train, TrainConfig):
             raise KindError(f"train is a {type(self.train).__name__}: give a TrainConfig.")
         self._fill("score_batch_size", self.training.batch_size)
@@ -94,7 +94,7 @@ class RunConfig:
     @property
     def training(self) -> TrainConfig:
         """The training's configuration, with the run's seed."""
-        train = self.train or self._usual_training()
+        train = self.train or self.usual_training
         return dataclasses.replace(train, seed=self.seed)
 
     @property
@@ -146,7 +146,9 @@ class RunConfig:
         """A readable name that differs for every configuration."""
         return naming.folder_name(self)
 
-    def _usual_training(self) -> TrainConfig:
+    @property
+    def usual_training(self) -> TrainConfig:
+        """The paper's schedule, or the first training of a method that prunes a trained network."""
         during = training_method(self.method) is not None and self.sparsity
         return first_training(self.dataset) if during else paper_schedule(self.dataset)
 

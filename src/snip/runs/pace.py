@@ -123,7 +123,8 @@ def _between(points: Points, sparsity: float, *, power: float) -> float:
     """Seconds of a run, which fall as a power of the share of connections that is kept.
 
     Between two neighbours it is the power that leads from one to the other, beyond the sparsest it
-    is `power`, for networks that are sparse enough to gain. A denser network than all that are known is taken to be as fast as the densest.
+    is `power`, for networks that are sparse enough to gain. A denser network than all that are
+    known is taken to be as fast as the densest.
     """
     below = [point for point in points if point[0] <= sparsity]
     above = [point for point in points if point[0] > sparsity]

@@ -92,6 +92,7 @@ def waiting_lock(folder: Path, seconds: float = 30.0) -> Iterator[Lock]:
             except BusyError:
                 if time.monotonic() > until:
                     raise
+                time.sleep(0.01)
                 continue
             yield lock
             return

@@ -42,7 +42,7 @@
     snip.data.curves.forEach((run, position) => {
       const values = chart ? chart.data[position + 1] : [];
       const known = index == null ? values.filter((value) => value != null).at(-1) : values[index];
-      shownValues[position].textContent = number(known);
+      snip.write(shownValues[position], number(known));
     });
   }
 
@@ -60,7 +60,8 @@
   function entry(run, index) {
     const item = document.createElement("li"), label = document.createElement("label");
     const box = document.createElement("input"), name = document.createElement("span");
-    const value = document.createElement("output");
+    const value = document.createElement("span"); // no output: it changes with every move of a pointer
+    value.className = "value";
     box.type = "checkbox";
     box.checked = !hidden.has(run.key);
     box.addEventListener("change", () => {

@@ -4,12 +4,28 @@
   const choice = snip.id("run"), panels = [...document.querySelectorAll("[data-run]")];
   const EVERY = 2000; // milliseconds between two looks
 
+  const seen = new Map(); // the parts of a live page as they were last put there
+
   function choose(key) {
     for (const panel of panels) panel.hidden = panel.dataset.run !== key;
     snip.explore(key);
   }
-  if (choice) choice.addEventListener("change", () => choose(choice.value));
+  // If the run that is looked at is not among these, the first of them is.
+  snip.chooseAmong = (keys) => {
+    if (!choice || !keys.length || keys.includes(choice.value)) return;
+    choice.value = keys[0];
+    choose(choice.value);
+  };
+  if (choice) {
+    const before = [...choice.options].find((option) => option.text === snip.remembered("run"));
+    if (before) choice.value = before.value;
+    choice.addEventListener("change", () => {
+      snip.remember("run", choice.selectedOptions[0].text);
+      choose(choice.value);
+    });
+  }
   choose(choice ? choice.value : panels[0].dataset.run);
+  snip.arrange();
 
   // What pictures, tables of layers and choices are made from, once, when the page is made.
   const made = (curves) => JSON.stringify(curves.map((run) => [run.name, run.masks]));
@@ -17,11 +33,11 @@
   function replace(parts) {
     for (const [name, html] of Object.entries(parts)) {
       const place = document.querySelector(`[data-live="${name}"]`);
-      const open = [...place.querySelectorAll("details")].map((fold) => fold.open);
-      if (place.dataset.seen === html) continue; // a selection or the focus in it stays
-      place.dataset.seen = html;
+      if (seen.get(name) === html) continue; // a selection or the focus in it stays
+      seen.set(name, html);
+      const open = new Map([...place.querySelectorAll("details")].map((fold) => [fold.dataset.of, fold.open]));
       place.innerHTML = html; // made by the same template, which escapes every name
-      place.querySelectorAll("details").forEach((fold, index) => { fold.open = open[index] ?? fold.open; });
+      for (const fold of place.querySelectorAll("details")) fold.open = open.get(fold.dataset.of) ?? fold.open;
     }
   }
 
@@ -36,9 +52,9 @@
       replace(news.parts);
       snip.updateCurves(news.curves);
       snip.arrange();
-      status.textContent = " Live.";
+      snip.write(status, " Live.");
     } catch {
-      status.textContent = ` No longer live: ${told}`;
+      snip.write(status, ` No longer live: ${told}`);
     }
     setTimeout(look, EVERY);
   }

@@ -8,6 +8,11 @@ const snip = {
   dash: (index) => [[], [7, 4], [2, 3], [9, 3, 2, 3]][Math.floor(index / 8) % 4],
   redraws: [],
   onTheme: (redraw) => snip.redraws.push(redraw),
+  // A text that is written again is read out again: only a new one is written.
+  write: (place, text) => { if (place.textContent !== text) place.textContent = text; },
+  // A live page is loaded anew when a run begins: what was chosen stays chosen.
+  remember: (name, value) => { if (snip.data.live) sessionStorage.setItem(`snip ${name}`, value); },
+  remembered: (name) => (snip.data.live && sessionStorage.getItem(`snip ${name}`)) || "",
   percent: (value, digits = 2) => `${(100 * value).toFixed(digits)}%`,
   bytes: (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)),
   // Charts are as wide as their place and lower on a phone.

@@ -15,7 +15,7 @@ STEPS = "iteration"
 
 
 @dataclass(frozen=True)
-class Course:
+class Curves:
     """Which numbers of the evaluations are kept; the steps always are, before them."""
 
     numbers: tuple[str, ...]
@@ -33,8 +33,11 @@ class Course:
         }
 
     def unpack(self, record: Record) -> list[list[torch.Tensor]]:
-        """The curve of each run of each row, [1 + numbers, points]."""
-        return [[self._curve(run["curve"]) for run in row["runs"]] for row in record["rows"]]
+        """The curve of each run of each row, [1 + numbers, points]; older records have none."""
+        return [
+            [self._curve(run["curve"]) for run in row["runs"] if "curve" in run]
+            for row in record["rows"]
+        ]
 
     def _curve(self, curve: Record) -> torch.Tensor:
         return torch.tensor([curve[name] for name in (STEPS, *self.numbers)], dtype=torch.float64)

@@ -1,0 +1,111 @@
+"""The rules by which the paper's claims are judged, on rows with numbers by hand."""
+
+from collections.abc import Callable
+
+import pytest
+from record_parts import around, record_with
+
+from snip.experiments.judging import (
+    Fact,
+    gains,
+    gains_by_seed,
+    loses_no_more,
+    number,
+    ranks_higher,
+    verdict,
+)
+from snip.experiments.kinds import Record
+
+
+def row_of(*errors: float) -> Record:
+    found = record_with("table1", lambda row: errors if row.config.sparsity == 0.95 else [])
+    return next(row for row in found["rows"] if row["runs"])
+
+
+def test_a_loss_and_a_gain_are_judged_by_the_same_standard_errors() -> None:
+    base = row_of(*around(0.02))
+    assert loses_no_more(row_of(*around(0.0216)), base) is True
+    assert loses_no_more(row_of(*around(0.0217)), base) is False
+    assert loses_no_more(row_of(*around(0.0217)), base, allowed=0.1) is True
+    assert gains(row_of(*around(0.0184)), base) is False
+    assert gains(row_of(*around(0.0183)), base) is True
+    # Four times as many seeds, and half the difference counts: it is not the spread of single runs.
+    many = row_of(*4 * around(0.02))
+    assert loses_no_more(row_of(*4 * around(0.0209)), many) is False
+    for rule in (loses_no_more, gains, ranks_higher):
+        assert rule(row_of(0.02), base) is None
+
+
+def test_ranks_see_what_means_of_two_kinds_of_runs_hide() -> None:
+    """A GRU learns or it does not: here 2 of 5 seeds are near the good ones, 3 at chance."""
+    good = row_of(0.018, 0.0181, 0.0182, 0.0183, 0.0184)
+    assert ranks_higher(row_of(0.019, 0.0191, 0.9, 0.9, 0.9), good) is True
+    assert ranks_higher(row_of(0.0179, 0.0182, 0.0183, 0.0185, 0.9), good) is False
+    assert ranks_higher(row_of(0.9, 0.9, 0.9), row_of(0.01, 0.01, 0.01)) is None  # too few
+
+
+def test_seeds_that_learnt_and_seeds_that_did_not_tell_nothing() -> None:
+    base = row_of(*around(0.0133))
+    wild = row_of(0.013, 0.013, 0.45)
+    assert loses_no_more(wild, base) is None
+    assert gains(base, wild) is None
+
+
+def test_a_seed_that_diverged_is_a_loss_and_is_told() -> None:
+    base, row = row_of(*around(0.02)), row_of(*around(0.02))
+    row["failed"] = [{"run": "x", "seed": 3, "error": "the loss is nan", "diverged": True}]
+    assert loses_no_more(row, base) is False
+    assert number(row) == "2.00 ± 0.10% (3 seeds, 1 more diverged)"
+    row["failed"][0].pop("diverged")  # a full disk says nothing of the method
+    assert loses_no_more(row, base) is True
+
+
+def lost(row: Record, count: int) -> Record:
+    """The row with so many seeds more, which diverged."""
+    failed = [
+        {"run": f"x{i}", "seed": 90 + i, "error": "nan", "diverged": True} for i in range(count)
+    ]
+    return row | {"failed": failed}
+
+
+@pytest.mark.parametrize("rule", [gains, gains_by_seed])
+def test_nothing_is_gained_by_a_row_whose_seeds_diverge(
+    rule: Callable[[Record, Record], bool | None],
+) -> None:
+    better, base = row_of(*2 * around(0.01)), row_of(*2 * around(0.02))
+    assert rule(better, base) is True
+    assert rule(lost(better, 1), base) is False
+
+
+def test_seeds_that_diverged_rank_last() -> None:
+    good = row_of(0.018, 0.0181, 0.0182, 0.0183, 0.0184)
+    assert ranks_higher(row_of(0.0179, 0.018), good) is None
+    assert ranks_higher(lost(row_of(0.0185, 0.019), 3), good) is True
+    assert number(lost(good, 2)).endswith("(5 seeds, 2 more diverged)")
+
+
+def test_a_seed_that_learns_nothing_loses_where_the_base_learns() -> None:
+    base = row_of(*around(0.02))
+    assert loses_no_more(row_of(0.02, 0.0201, 0.9), base) is False
+    assert loses_no_more(row_of(0.02, 0.9, 0.9), base) is False
+    hard = row_of(0.62, 0.63, 0.64)  # Tiny-ImageNet: nobody is below a half
+    assert loses_no_more(row_of(0.63, 0.64, 0.65), hard) is True
+
+
+def test_two_seeds_decide_nothing() -> None:
+    """Of two, the more they differ the more they would be allowed to lose."""
+    base = row_of(*around(0.0161))
+    assert loses_no_more(row_of(0.016, 0.030), base) is None
+    assert loses_no_more(row_of(0.022, 0.024), base) is None
+    assert gains(row_of(0.010, 0.011), base) is None
+
+
+def test_a_verdict_counts_what_is_open() -> None:
+    yes, no, open_ = Fact("", True), Fact("", False), Fact("")
+    more = "; 2 more cannot tell, or are not run yet"
+    assert verdict([yes]) == "holds here (1 of 1 comparisons)"
+    assert verdict([yes, open_, open_]) == f"holds here (1 of 1 comparisons{more})"
+    assert verdict([yes, no, open_, open_]) == f"holds in 1 of 2 comparisons{more}"
+    assert verdict([no, open_, open_]) == f"fails here{more}"
+    assert verdict([open_]).startswith("open")
+    assert verdict([]) == "not run yet"
