@@ -40,6 +40,11 @@ def test_words_choose_runs_everywhere(opened: Open, many: Path, tmp_path: Path) 
     wait_for_change(page, "#curves canvas", curves)
     page.fill("#filter", "score batch size 7")
     assert names(page, ROWS) == ["run-3"]
+    compared = page.locator("[data-runs]:not([hidden])")
+    assert compared.count() == 1
+    assert "score batch size 7" in compared.inner_text()
+    assert page.input_value("#run") == "run-3"  # what is looked at is one of those that are shown
+    assert page.locator("[data-run=run-3]").is_visible()
     page.fill("#filter", "nothing has this")
     assert names(page, ROWS) == []
     page.fill("#filter", "")
@@ -50,8 +55,10 @@ def test_words_choose_runs_everywhere(opened: Open, many: Path, tmp_path: Path) 
 def test_runs_in_order(opened: Open, many: Path, tmp_path: Path) -> None:
     page = opened(made(tmp_path / "many.html", many))
     runs = page.evaluate("snip.data.curves")
+    page.select_option("#run", "run-1")
     for by in ("error", "kept", "seconds"):
         page.select_option("#order", by)
+        assert page.input_value("#run") == "run-1"
         expected = [run["key"] for run in sorted(runs, key=lambda run: run[by] or float("inf"))]
         assert names(page, ROWS) == names(page, "#curve-runs li") == expected
     page.emulate_media(color_scheme="dark")  # which draws the list of curves anew
@@ -77,6 +84,50 @@ def test_a_choice_stays_while_runs_go_on(opened: Open, many: Path, runs: Path, t
         assert names(page, ROWS) == ["run-0", "run-1", "run-3"]
         assert page.input_value("#filter") == "snip"
         assert page.complaints == []
+
+
+def test_whoever_reads_a_live_page_is_left_alone(opened: Open, many: Path, tmp_path: Path) -> None:
+    for name in "abcd":
+        (tmp_path / name).symlink_to(many / name)
+    with serving(tmp_path, score=False) as server:
+        page = opened(server.address)
+        page.select_option("#order", "seconds")
+        page.click("details >> nth=2")
+        page.focus("details[open] summary")
+        selected = "getSelection().selectAllChildren(document.querySelector('details[open] code'))"
+        page.evaluate(selected)
+        looks = "performance.getEntriesByName(new URL('live.json', location).href).length"
+        before = page.evaluate(looks)
+        wait_until(page, f"{looks} >= {before + 2}")
+        assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+        assert page.evaluate("getSelection().toString()").startswith("snip run")
+        assert page.complaints == []
+
+
+def test_what_is_chosen_and_unfolded_stays_when_a_run_ends_or_begins(
+    opened: Open, many: Path, tmp_path: Path
+) -> None:
+    for name in "abc":
+        (tmp_path / name).symlink_to(many / name)
+    begun(tmp_path / "d", many / "d", "masks.safetensors", "report.json", "metrics.jsonl")
+    with serving(tmp_path, score=False) as server:
+        page = opened(server.address)
+        page.fill("#filter", "snip")
+        page.select_option("#order", "error")
+        page.select_option("#run", "run-1")
+        page.click("details[data-of=run-1] summary")
+        ended = "!document.querySelector('[data-live=overview] [data-of=run-3] progress')"
+        assert not page.evaluate(ended)
+        (tmp_path / "d" / "result.json").write_bytes((many / "d" / "result.json").read_bytes())
+        wait_until(page, ended)
+        unfolded = "all => all.filter(fold => fold.open).map(fold => fold.dataset.of)"
+        assert page.eval_on_selector_all("details", unfolded) == ["run-1"]
+        shutil.copytree(many / "a", tmp_path / "e")  # the page is loaded anew, with one run more
+        page.wait_for_selector("#run option >> nth=4", state="attached")
+        wait_until(page, "document.getElementById('filter').value === 'snip'")
+        assert page.input_value("#order") == "error"
+        assert page.locator("#run option:checked").inner_text().startswith("lenet-5-caffe")
+        assert len(names(page, ROWS)) == 4 - 1 + 1  # all but the dense one
 
 
 def test_a_page_of_few_runs_has_no_such_controls(opened: Open, several: Path) -> None:

@@ -1,5 +1,6 @@
 """Settings in words, and runs that look alike told apart in the list and on the page."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,10 @@ import pytest
 from cli_fixtures import Snip
 from page_parts import TRAIN, page_of, small_run
 
+from snip.cli.repeating import command_of
+from snip.page.finding import read_run
 from snip.page.names import look as page_look
+from snip.page.telling import all_told
 from snip.runs import RunConfig
 from snip.runs.naming import look
 from snip.runs.settings import name_in_words, told_apart, value_in_words
@@ -72,3 +76,23 @@ def test_names_on_the_page_are_told_apart(alike: Path) -> None:
     for size in (TRAIN.batch_size, 7):
         assert f"40 iterations · score batch size {size} · seed 0" in both
         assert f"snip 95%, score batch size {size}" in both  # beside the paper
+
+
+def test_no_two_runs_on_a_page_have_one_name(alike: Path, tmp_path: Path) -> None:
+    shutil.copytree(alike / "one", tmp_path / "copy")
+    runs = [read_run(folder) for folder in (alike / "one", alike / "other", tmp_path / "copy")]
+    names = [one.shown.name for one in all_told(runs, command_of)]
+    assert [name.rpartition(" · ")[2] for name in names] == ["one", "seed 0", "copy"]
+    # A long list of settings is cut before it takes the seed away.
+    drops = [
+        replace(BASE, train=replace(BASE.training, lr_drops=tuple(range(n, 60)))) for n in (1, 2)
+    ]
+    long = [replace(one, seed=seed) for one in drops for seed in (0, 1)]
+    runs = [replace(runs[0], config=config, result=None) for config in long]
+    names = [one.shown.name for one in all_told(runs, command_of)]
+    assert [name.rpartition(" · ")[2] for name in names] == ["seed 0", "seed 1"] * 2
+    assert len(set(names)) == 4
+
+
+def test_whole_channels_are_in_a_name() -> None:
+    assert "snip 90%, channel" in page_look(replace(BASE, granularity="channel"))

@@ -15,7 +15,10 @@
   // Moves nothing that is in its place: what is moved loses the focus and a selection.
   function putInOrder(parts, places) {
     const wanted = [...parts].sort((one, other) => places.get(one.dataset.of) - places.get(other.dataset.of));
-    if (wanted.some((part, index) => part !== parts[index])) parts[0].parentNode.append(...wanted);
+    if (wanted.every((part, index) => part === parts[index])) return;
+    const place = parts[0].parentNode, chosen = place.value;
+    place.append(...wanted);
+    if (place.tagName === "SELECT") place.value = chosen; // which choices that move would change
   }
 
   snip.arrange = () => {
