@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from snip.common.console import remark
 from snip.common.source import code_digest, commit
 from snip.experiments.kinds import Record
 from snip.masks import versions
@@ -23,6 +24,15 @@ def is_current(record: Record, part: str) -> bool:
     """Whether a part of a record is there and was made by the code as it is now."""
     made = record.get(MADE, {}).get(part, {})
     return part in record and made.get("code") == code_digest()
+
+
+def warn_of_old_times(name: str, record: Record) -> None:
+    """Say of which code the times of an experiment are, if that has changed since."""
+    if TIMED in record and not is_current(record, TIMED):
+        remark(
+            f"note: the times of {name} are {origin(record, TIMED)}, and the code has changed "
+            "since: --time measures them again."
+        )
 
 
 def origin(record: Record, part: str) -> str:

@@ -16,7 +16,7 @@ from snip.data import load
 from snip.experiments.drawing import save_figure
 from snip.experiments.kinds import Experiment, Record, Row, nothing_more, scaled
 from snip.experiments.line import tasks_in_line
-from snip.experiments.made import MADE, MEASURED, TIMED, is_current, made_now, origin
+from snip.experiments.made import MADE, MEASURED, TIMED, is_current, made_now, warn_of_old_times
 from snip.experiments.needs import absent_data, require_writable
 from snip.experiments.pool import Pool
 from snip.experiments.progress import Progress
@@ -180,11 +180,7 @@ class Reproduction:
         known = MEASURED in self.more if self.request.missing else is_current(self.more, MEASURED)
         if self.experiment.measure is not None and not known:
             self._measure()
-        if TIMED in self.more and not is_current(self.more, TIMED):
-            remark(
-                f"note: the times of {self.experiment.name} are {origin(self.more, TIMED)}, and "
-                "the code has changed since: --time measures them again."
-            )
+        warn_of_old_times(self.experiment.name, self.more)
         if is_empty(record := self.record()):
             return record
         tasks = self.tasks()
