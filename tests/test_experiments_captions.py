@@ -24,6 +24,12 @@ def test_the_length_of_trainings_is_told_beside_the_paper_s():
         "Trained for 75,000 or 250,000 steps (lenet-300-100; the paper has 75,000)"
     )
     assert said("table2") == "Trained for the paper's full schedule"
+    assert said("table3") == "Trained for the paper's full schedule"  # Adam, as there
+    for name in ("fig4", "figB"):
+        assert said(name) == (
+            "Trained for the paper's 75,000 steps (lenet-5-caffe), all at the rate 0.02 "
+            "(the paper's is 0.1)"
+        )
 
 
 def test_machines_are_told_with_their_runs_where_they_are_several():

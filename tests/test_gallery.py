@@ -57,7 +57,7 @@ def test_a_section_has_command_seeds_scale_date_and_figure(docs):
     assert "Seeds 0-1; 2026-11-17." in section
     assert "](../results/fig4-scale-0.5.png)](../results/fig4-scale-0.5.svg)" in section
     assert "| reference, true labels | lenet-5-caffe | 0 | 1.05 ± 0.07 |" in section
-    assert "Trained for 0.5 of the full schedule: 4 of 10 runs; 3 of 5 rows are not" in section
+    assert "0.02 (the paper's is 0.1)): 4 of 10 runs; 3 of 5 rows are not" in section
     assert "Not of the full schedule: fig4 at 0.5 of it." in gallery
     assert "[`fig4-scale-0.5`](#fig4-scale-05)" in gallery
 

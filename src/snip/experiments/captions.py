@@ -51,11 +51,22 @@ def _length(record: Record) -> str:
     networks: dict[tuple[tuple[int, ...], int], list[str]] = {}  # that have these steps
     for (model, paper), counts in steps.items():
         networks.setdefault((tuple(sorted(counts)), paper), []).append(model)
-    whole = all(counts == (paper,) for counts, paper in networks)
+    whole = all(counts == (paper,) for counts, paper in networks) and not _other_rates(rows)
     told = "; ".join(_of(names, counts, paper) for (counts, paper), names in networks.items())
+    told += _other_rates(rows)
     if record["scale"] != 1:
         return f"{record['scale']:g} of the full schedule" + ("" if whole else f" ({told})")
     return "the paper's full schedule" if whole else told
+
+
+def _other_rates(rows: list[Record]) -> str:
+    """That all rows have another learning rate than the paper's, if they do."""
+    trained = [(row["config"]["train"], row["config"]["dataset"]) for row in rows]
+    rates = {(train.get("lr"), paper_schedule(data).lr) for train, data in trained}
+    if len(rates) > 1 or any(train.get("optimizer") != "sgd" for train, _ in trained):
+        return ""  # notes say what differs from row to row; Adam's rate is the paper's
+    ((ours, paper),) = rates
+    return "" if ours == paper else f", all at the rate {ours:g} (the paper's is {paper:g})"
 
 
 def _of(networks: list[str], counts: tuple[int, ...], paper: int) -> str:

@@ -8,6 +8,7 @@ from snip.common.figures import short_percent
 from snip.experiments.ablation import BASE
 from snip.experiments.gap import GAP, GAP_CONV, LARGE_BATCH
 from snip.experiments.judging import (
+    NOT_RUN,
     Fact,
     Records,
     beside,
@@ -22,6 +23,7 @@ from snip.experiments.judging import (
     seed_differences,
 )
 from snip.experiments.kinds import Record
+from snip.training import paper_schedule
 
 EXTREME = 0.9  # sparsities from here on are looked at for the first claim
 RECURRENT = ("lstm-s", "gru-s")
@@ -81,7 +83,7 @@ def _not_run(records: Records, names: tuple[str, ...], least: float = 0.0) -> It
         known = rows_run(records, name)
         for row in filter(_is_snip, records.get(name, {"rows": []})["rows"]):
             if row not in known and row["config"]["sparsity"] >= least:
-                yield Fact(f"{_point(name, row)}: not run yet")
+                yield Fact(f"{_point(name, row)}: {NOT_RUN}")
 
 
 def _is_snip(row: Record) -> bool:
@@ -89,8 +91,11 @@ def _is_snip(row: Record) -> bool:
 
 
 def _point(name: str, row: Record) -> str:
+    """Which network at which sparsity, of which experiment, and its length if that is its own."""
     config = row["config"]
-    return f"{config['model']} at {short_percent(config['sparsity'])} ({name})"
+    steps, paper = config["train"]["iterations"], paper_schedule(config["dataset"]).iterations
+    length = "" if steps == paper else f", {steps:,} steps"
+    return f"{config['model']} at {short_percent(config['sparsity'])} ({name}{length})"
 
 
 def _is_dense_of(row: Record, model: str) -> bool:
@@ -115,7 +120,7 @@ def _told(name: str, row: Record, dense: Record | None) -> str:
         steps = [f"{one['config']['train']['iterations']:,}" for one in (row, dense)]
         paper += f"; trained in another way ({steps[0]} steps, the dense one {steps[1]}), so that "
         paper += "this decides nothing"
-    return f"{about}; dense {number(dense)}{paper}"
+    return f"{about}; dense {number(dense)}{beside(dense)}{paper}"
 
 
 def _alike(row: Record, dense: Record) -> bool:

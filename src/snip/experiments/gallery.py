@@ -28,6 +28,25 @@ from snip.training.display import duration
 DOCS, RESULTS = Path("docs"), Path("results")
 GALLERY, METHODS = "gallery.md", "methods.md"
 COMMAND = "python -m snip.experiments.gallery"
+WORDS = {
+    "reference, dense": "the network without pruning; *base*: SNIP without any change, to which "
+    "the changes of an ablation are compared",
+    "protocol redraw": "the masks come from one draw of the weights and another draw is trained "
+    "under them, as in the authors' code; *train-scored*: the draw that was scored is trained, as "
+    "in the paper's text",
+    "dL/dc": "the derivative of the loss by a connection's switch, whose size is SNIP's score; "
+    "*dL/dw*: by the weight itself",
+    "VS-X, VS-H, RN, TN": "how weights are drawn: scaled by both sides of a layer (Glorot), by its "
+    "inputs (He), normal with one deviation for all layers, the same truncated",
+    "scope, floor": "which connections compete with each other, and how many each layer keeps at "
+    "least",
+    "agrees": "the paper's number is within two standard deviations of single seeds; it does not "
+    "say that the means are equal. *By its rounding*: only if what its last digit rounds away is "
+    "allowed as well",
+    "diverged": "the loss or the weights of a training were no numbers any more",
+    "JPEG-recompressed": "the copy of the data set at hand was compressed again, so that errors "
+    "may be a little higher than on the original",
+}
 Found = list[tuple[str, Record]]  # the name of the files without an ending, and the record
 
 
@@ -69,6 +88,10 @@ def gallery(found: dict[str, Found], largest: dict[str, Record], results: Path) 
         "images, mean and standard deviation over the seeds; *selected*: the checkpoint of lowest "
         "validation error, *best*: the lowest of all checkpoints, as the authors report.",
         markdown(["", "what", "state", "seeds", "computing", "date"], _overview(found)),
+        "Computing is the time of all trainings of a line by the clock, on cores that had other "
+        "work too; lines share runs, which count in each.",
+        "## Words",
+        "\n".join(f"- *{word}*: {meaning}." for word, meaning in WORDS.items()),
         "## The paper's claims",
         *(part for claim in CLAIMS for part in _claim(claim, largest, results)),
     ]
@@ -94,7 +117,10 @@ def _overview(found: dict[str, Found]) -> list[list[str]]:
 def _claim(claim: Claim, largest: dict[str, Record], results: Path) -> list[str]:
     facts = _facts(claim, largest, results)
     commands = ", ".join(f"`snip reproduce {name}`" for name in claim.sources)
-    said = [f"### {claim.title}", f"**{verdict(facts)}**. Rule: {claim.rule}. From {commands}."]
+    said = [
+        f"### {claim.title}",
+        f"**{verdict(facts, claim.failed)}**. Rule: {claim.rule}. From {commands}.",
+    ]
     short = [name for name in claim.sources if name in largest and largest[name]["scale"] != 1]
     if short:
         scales = ", ".join(f"{name} at {largest[name]['scale']:g}" for name in short)
@@ -104,7 +130,9 @@ def _claim(claim: Claim, largest: dict[str, Record], results: Path) -> list[str]
         said.append(f"Not run yet: {', '.join(missing)}.")
     if facts:
         marks = {True: "yes: ", False: "no: ", None: ""}
-        said.append("\n".join(f"- {marks[fact.holds]}{fact.text}." for fact in facts))
+        alone = {True: "; of a single seed", False: ""}
+        lines = [f"- {marks[fact.holds]}{fact.text}{alone[fact.alone]}." for fact in facts]
+        said.append("\n".join(lines))
     return said
 
 
@@ -125,7 +153,8 @@ def _section(name: str, stem: str, record: Record, results: Path) -> list[str]:
     command = f"`{whole}`"
     if record["command"] != whole:
         command += f" (the last one was `{record['command']}`)"
-    about = f"Seeds {_seeds(record)}; {_dates(record)}."
+    seeds = _seeds(record)
+    about = f"Seed{'' if seeds.isdigit() else 's'} {seeds}; {_dates(record)}."
     parts = [f"## {stem}", f"**{record['title']}.** {command}", about]
     if (results / f"{stem}.png").is_file():
         place = f"../{RESULTS}/{stem}"
@@ -143,7 +172,7 @@ def _seeds(record: Record) -> str:
     scored = record.get(MEASURED, {}).get("seeds", 0)
     seeds = _ranges(sorted(set().union(*rows)) or list(range(scored))) or "-"
     counts = sorted(len(row) for row in rows) or [0]
-    return seeds if counts[0] == counts[-1] else f"{seeds} ({counts[0]} to {counts[-1]} in a row)"
+    return seeds if counts[0] == counts[-1] else f"{seeds} ({counts[0]} to {counts[-1]} per row)"
 
 
 def _ranges(numbers: Sequence[int]) -> str:

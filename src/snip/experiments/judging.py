@@ -20,6 +20,7 @@ LEAST_PAIRS = 5  # of fewer, two standard errors are passed by chance too often
 LEAST_SEEDS = 3  # of fewer, a deviation says nothing
 ROUNDING = 1e-9  # differences that are alike but for it have no standard error
 COLLAPSED = 0.5  # an error above this is of a network that learnt nothing, where its base did learn
+NOT_RUN = "not run yet"
 Records = Mapping[str, Record]  # by the names of experiments, of those that were run
 AGAINST = {
     AGREES: "agrees",
@@ -31,10 +32,14 @@ AGAINST = {
 
 @dataclass(frozen=True)
 class Fact:
-    """One finding, and whether it bears the claim out; None if it cannot tell."""
+    """One finding, and whether it bears the claim out; None if it cannot tell.
+
+    `alone`: it is of a single seed, so that nobody knows how much of it is chance.
+    """
 
     text: str
     holds: bool | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,21 +50,24 @@ class Claim:
     rule: str
     sources: tuple[str, ...]
     facts: Callable[[Records], Iterator[Fact]]
+    failed: str = "fails"  # what is said if nothing bears it out
 
 
-def verdict(facts: Sequence[Fact]) -> str:
+def verdict(facts: Sequence[Fact], failed: str = "fails") -> str:
     """In a few words, what the facts say together."""
     judged = [fact.holds for fact in facts if fact.holds is not None]
     if not facts:
         return "not run yet"
     if not judged:
         return "open: too little was run, or it is too close to tell"
-    open_ = len(facts) - len(judged)
-    more = f"; {open_} more cannot tell, or are not run yet" if open_ else ""
+    missing = sum(fact.text.endswith(NOT_RUN) for fact in facts)
+    left = (len(facts) - len(judged) - missing, "cannot tell"), (missing, "not run yet")
+    more = "".join(f"; {count} {why}" for count, why in left if count)
     counts = f"{sum(judged)} of {len(judged)} comparisons{more}"
+    here = "in a single seed" if all(f.alone for f in facts if f.holds is not None) else "here"
     if all(judged):
-        return f"holds here ({counts})"
-    return f"holds in {counts}" if any(judged) else f"fails here{more}"
+        return f"holds {here} ({counts})"
+    return f"holds in {counts}" if any(judged) else f"{failed} {here} ({counts})"
 
 
 def diverged(row: Record) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from snip.common.figures import percent
 from snip.experiments.curves import Curves
 from snip.experiments.drawing import COLOURS, finish, new_figure, plain_axes
 from snip.experiments.kinds import Experiment, Record, Row
@@ -52,9 +54,8 @@ def rows_b() -> list[Row]:
     return [reference, *pruned]
 
 
-def _final(what: str, row: Record) -> str:
-    values = [run["curve"][what][-1] for run in row["runs"]]
-    return f"{sum(values) / len(values):.4f}"
+def _final(what: str, row: Record) -> float:
+    return statistics.mean(run["curve"][what][-1] for run in row["runs"])
 
 
 def _colour(record: Record, index: int) -> Any:
@@ -94,8 +95,8 @@ def draw(record: Record) -> Figure:
 
 
 COLUMNS = (
-    ("training loss at the end", lambda row, _: _final("train_loss", row)),
-    ("training error at the end", lambda row, _: _final("train_error", row)),
+    ("training loss at the end", lambda row, _: f"{_final('train_loss', row):.4f}"),
+    ("training error at the end", lambda row, _: percent(_final("train_error", row))),
 )
 NOTES = (
     "Rate 0.02 for all, because the dense network diverges at the paper's 0.1; no weight decay but "
