@@ -11,7 +11,15 @@ class RowReader(nn.Module):
     """A linear layer per row, a recurrent layer over the rows, a linear layer on its last state."""
 
     # The input layer is not in the paper's text; only with it do its parameter counts come out.
-    def __init__(self, images: Images, *, cell: type[nn.LSTM] | type[nn.GRU], hidden: int) -> None:
+    def __init__(
+        self,
+        images: Images,
+        *,
+        cell: type[nn.LSTM] | type[nn.GRU],
+        hidden: int,
+        forget: float = 0.0,
+    ) -> None:
+        """`forget` is a constant that an LSTM's forget gates add, as TensorFlow's do."""
         super().__init__()
         self.embed = nn.Linear(images.channels * images.size, hidden)
         self.rnn = cell(hidden, hidden, batch_first=True)
@@ -19,7 +27,9 @@ class RowReader(nn.Module):
         # torch adds two bias vectors per gate where the paper counts one: the second is zero and
         # frozen, so it is neither counted nor pruned nor trained. (In a GRU it is not quite a
         # duplicate, it lies inside the reset gate; the paper's cell has nothing there.)
-        nn.init.zeros_(self.rnn.get_parameter("bias_hh_l0").requires_grad_(False))
+        constant = self.rnn.get_parameter("bias_hh_l0").requires_grad_(False)
+        nn.init.zeros_(constant)
+        nn.init.constant_(constant[hidden : 2 * hidden], forget)  # after the input gates
 
     def forward(self, images: Tensor) -> Tensor:
         rows = images.transpose(1, 2).flatten(2)  # [batch, rows, channels * columns]
