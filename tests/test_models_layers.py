@@ -10,6 +10,7 @@ from torch import nn
 
 from snip.anatomy.parameters import left_out
 from snip.models import IMAGES, build, resnet
+from snip.models.initializers import initialize
 from snip.models.padding import same_padding
 from snip.models.wide_resnet import Block
 
@@ -190,3 +191,17 @@ def test_recurrent_networks_read_rows_from_top_to_bottom() -> None:
         embedded = model.embed(images[:, 0, row]).unsqueeze(1)
         out, state = model.rnn(embedded, state)
     torch.testing.assert_close(model(images), model.fc(out[:, 0]))
+
+
+def test_forget_gates_of_tensorflow_add_a_constant_that_is_no_connection() -> None:
+    plain, ours = build("lstm-s", seed=0), build("lstm-s-forget", seed=0)
+    constant = ours.rnn.bias_hh_l0
+    assert not constant.requires_grad
+    assert constant.view(4, 128)[:, 0].tolist() == [0, 1, 0, 0]  # input, forget, cell, output
+    images = some_images("mnist")
+    assert not torch.allclose(ours(images), plain(images))
+    with torch.no_grad():
+        plain.rnn.bias_ih_l0[128:256] += 1  # what a bias of the gates would do
+    assert torch.equal(ours(images), plain(images))
+    initialize(ours, "vs", seed=1)
+    assert constant.sum() == 128  # another draw leaves it as it is
