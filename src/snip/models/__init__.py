@@ -31,7 +31,7 @@ def _lenet(name: str, builder: Builder, total: int, *sparsities: float) -> Model
 
 
 def _recurrent(name: str, builder: Builder, total: int, *sparsities: float) -> ModelSpec:
-    return ModelSpec(name, builder, {"mnist": total}, {"mnist": sparsities})
+    return ModelSpec(name, builder, {"mnist": total}, {"mnist": sparsities} if sparsities else {})
 
 
 def _color(
