@@ -102,7 +102,7 @@ def test_two_seeds_decide_nothing() -> None:
 
 def test_a_verdict_counts_what_is_open() -> None:
     yes, no, open_ = Fact("", True), Fact("", False), Fact("")
-    missing = Fact("vgg-c at 95% (table2): not run yet")
+    missing = Fact("", missing=True)
     assert verdict([yes]) == "holds here (1 of 1 comparisons)"
     assert verdict([yes, open_, open_]) == "holds here (1 of 1 comparisons; 2 cannot tell)"
     assert verdict([yes, no, open_, missing]) == (

@@ -54,7 +54,7 @@ def _show_runs(runs: Sequence[Listed]) -> None:
     """A table of runs; settings that names do not show stand beside those that they tell apart."""
     heading = ["run", "state", "progress", "time left", "test error"]
     rows = [list(_cells(run)) for run in runs]
-    apart = told_apart([run.config for run in runs], look, shown=("seed",))
+    apart = told_apart([run.config for run in runs], look)
     if any(apart):
         heading.append("differs in")
         rows = [[*row, differing] for row, differing in zip(rows, apart, strict=True)]

@@ -8,7 +8,6 @@ from snip.common.figures import short_percent
 from snip.experiments.ablation import BASE
 from snip.experiments.gap import GAP, GAP_CONV, LARGE_BATCH
 from snip.experiments.judging import (
-    NOT_RUN,
     Fact,
     Records,
     beside,
@@ -83,7 +82,7 @@ def _not_run(records: Records, names: tuple[str, ...], least: float = 0.0) -> It
         known = rows_run(records, name)
         for row in filter(_is_snip, records.get(name, {"rows": []})["rows"]):
             if row not in known and row["config"]["sparsity"] >= least:
-                yield Fact(f"{_point(name, row)}: {NOT_RUN}")
+                yield Fact(f"{_point(name, row)}: not run yet", missing=True)
 
 
 def _is_snip(row: Record) -> bool:
@@ -137,7 +136,8 @@ def scoring_batches(records: Records) -> Iterator[Fact]:
         smallest, largest = ends.get(min(sizes)), ends.get(max(sizes))
         shown = "; ".join(f"{row['label']} {number(row)}{beside(row)}" for row in rows)
         if smallest is None or largest is None:
-            yield Fact(f"fig3: {shown}; of {min(sizes):,} and {max(sizes):,} one is not run yet")
+            shown += f"; of {min(sizes):,} and {max(sizes):,} one is not run yet"
+            yield Fact(f"fig3: {shown}", missing=True)
         else:
             shown += f"; from the smallest to the largest {seed_differences(largest, smallest)}"
             yield Fact(f"fig3: {shown}", gains_by_seed(largest, smallest))
@@ -154,7 +154,7 @@ def _large_batches(name: str, rows: list[Record]) -> Iterator[Fact]:
         about = f"{_point(name, row)}: {LARGE_BATCH} {number(row)}"
         base = bases.get(row["config"]["sparsity"])
         if base is None:
-            yield Fact(f"{about}; the base is not run yet")
+            yield Fact(f"{about}; the base is not run yet", missing=True)
         else:
             about += f", {_size(base)} {number(base)}; {seed_differences(row, base)}"
             yield Fact(about, gains_by_seed(row, base))
@@ -168,7 +168,8 @@ def variance(records: Records) -> Iterator[Fact]:
     """Recurrent networks: draws of one scale for all layers beside draws that are scaled."""
     for row, good, said in _unscaled(records):
         if row["config"]["model"] in RECURRENT:
-            yield Fact(said, None if good is None else ranks_higher(row, good))
+            holds = None if good is None else ranks_higher(row, good)
+            yield Fact(said, holds, missing=good is None)
 
 
 def marginal(records: Records) -> Iterator[Fact]:
@@ -178,7 +179,7 @@ def marginal(records: Records) -> Iterator[Fact]:
             holds = None
             if good is not None:
                 holds = differs_no_more(row, good, abs(paper_rise(row, good) or 0.0))
-            yield Fact(said, holds)
+            yield Fact(said, holds, missing=good is None)
 
 
 def _unscaled(records: Records) -> Iterator[tuple[Record, Record | None, str]]:
@@ -199,7 +200,7 @@ def best_initialiser(records: Records) -> Iterator[Fact]:
         shown = "; ".join(f"{label} {number(row)}{beside(row)}" for label, row in found.items())
         best = found.pop(BEST, None)
         if best is None or len(found) < 3:
-            yield Fact(f"{model}: {shown}; not all four are run yet")
+            yield Fact(f"{model}: {shown}; not all four are run yet", missing=True)
             continue
         leads = [gains(best, row) for row in found.values()]
         trails = any(gains(row, best) for row in found.values())

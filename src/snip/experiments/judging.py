@@ -20,7 +20,6 @@ LEAST_PAIRS = 5  # of fewer, two standard errors are passed by chance too often
 LEAST_SEEDS = 3  # of fewer, a deviation says nothing
 ROUNDING = 1e-9  # differences that are alike but for it have no standard error
 COLLAPSED = 0.5  # an error above this is of a network that learnt nothing, where its base did learn
-NOT_RUN = "not run yet"
 Records = Mapping[str, Record]  # by the names of experiments, of those that were run
 AGAINST = {
     AGREES: "agrees",
@@ -34,12 +33,14 @@ AGAINST = {
 class Fact:
     """One finding, and whether it bears the claim out; None if it cannot tell.
 
-    `alone`: it is of a single seed, so that nobody knows how much of it is chance.
+    `alone`: it is of a single seed, so that nobody knows how much of it is chance. `missing`: runs
+    that it needs are not there yet.
     """
 
     text: str
     holds: bool | None = None
     alone: bool = False
+    missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def verdict(facts: Sequence[Fact], failed: str = "fails") -> str:
         return "not run yet"
     if not judged:
         return "open: too little was run, or it is too close to tell"
-    missing = sum(fact.text.endswith(NOT_RUN) for fact in facts)
+    missing = sum(fact.missing for fact in facts)
     left = (len(facts) - len(judged) - missing, "cannot tell"), (missing, "not run yet")
     more = "".join(f"; {count} {why}" for count, why in left if count)
     counts = f"{sum(judged)} of {len(judged)} comparisons{more}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from snip.common.figures import percent
 from snip.experiments.paper_numbers import PaperNumber, paper_number
 from snip.experiments.summary import AGREES, ROUNDED, summary
-from snip.page.names import SEED, has_other_length, pruned_by
+from snip.page.names import has_other_length, pruned_by
 from snip.runs import RunConfig, RunResult
 from snip.runs.settings import name_in_words, told_apart, value_in_words
 
@@ -49,7 +49,7 @@ def rows(results: Mapping[str, RunResult]) -> list[Compared]:
         # A copy of a folder, or the run done again elsewhere, is no other seed.
         seeds.setdefault(result.config.seed, result)
     rows = [list(seeds.values()) for seeds in groups.values()]
-    apart = told_apart([row[0].config for row in rows], _look, shown=SEED)
+    apart = told_apart([row[0].config for row in rows], _look)
     return [
         _compared(row, differing, runs)
         for row, differing, runs in zip(rows, apart, keys.values(), strict=True)

@@ -9,7 +9,6 @@ from snip.runs import RunConfig
 
 LONGEST = 200  # characters of a text: one of a thousand would be all of the page
 PART = 90  # of each of the parts of a name, so that none of them is cut off by another
-SEED = ("seed",)  # which every name ends with
 
 
 def name_of(run: Run, differing: str = "") -> str:

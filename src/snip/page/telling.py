@@ -10,7 +10,7 @@ from typing import Any
 
 from snip.common.errors import unforeseen
 from snip.page.finding import Run
-from snip.page.names import PART, SEED, look, name_of, short
+from snip.page.names import PART, look, name_of, short
 from snip.page.story import CommandOf, Shown, curves, shown
 from snip.runs.folder import RESULT
 from snip.runs.settings import told_apart
@@ -52,7 +52,7 @@ def _apart(runs: Sequence[Run]) -> dict[int, str]:
         with suppress(Exception):  # `told` says of it that it cannot be told
             if run.config is not None and look(run.config):
                 usable[place] = run.config
-    return dict(zip(usable, told_apart([*usable.values()], look, shown=SEED), strict=True))
+    return dict(zip(usable, told_apart([*usable.values()], look), strict=True))
 
 
 def told(run: Run, key: str, command_of: CommandOf, differing: str = "") -> Told:

@@ -28,17 +28,15 @@ def value_in_words(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def told_apart(
-    configs: Sequence[RunConfig], look: Callable[[RunConfig], str], *, shown: Sequence[str] = ()
-) -> list[str]:
+def told_apart(configs: Sequence[RunConfig], look: Callable[[RunConfig], str]) -> list[str]:
     """For each run the settings in which it differs from those that `look` alike, in words.
 
-    It is empty where the look is enough. `shown` are settings that everybody sees anyway.
+    It is empty where the look is enough. Seeds are left out: they stand beside every run.
     """
     alike: dict[str, list[RunConfig]] = {}
     for config in configs:
         alike.setdefault(look(config), []).append(config)
-    names = {name: _differing(group, shown) for name, group in alike.items()}
+    names = {name: _differing(group) for name, group in alike.items()}
     return [
         ", ".join(
             f"{name_in_words(name)} {value_in_words(value_of(config, name))}"
@@ -48,11 +46,11 @@ def told_apart(
     ]
 
 
-def _differing(group: Sequence[RunConfig], shown: Sequence[str]) -> list[str]:
-    """The settings, but for those that are shown, that are not the same in all of a group."""
+def _differing(group: Sequence[RunConfig]) -> list[str]:
+    """The settings, but for the seed, that are not the same in all of a group."""
     names = dict.fromkeys(name for config in group for name in config.identity())
     return [
         name
         for name in names
-        if name not in shown and len({str(value_of(config, name)) for config in group}) > 1
+        if name != "seed" and len({str(value_of(config, name)) for config in group}) > 1
     ]
