@@ -127,7 +127,9 @@ def test_each_variant_of_the_gap_changes_one_thing(name, base, papers, variants,
 
 
 def test_an_ablation_of_one_sparsity_is_drawn():
-    one = ablation("one", "lenet-300-100", {0.95: "1.6"}, {}, base_seeds=1, notes=())
+    one = ablation(
+        "one", RunConfig("lenet-300-100", 0.95), {0.95: "1.6"}, {}, base_seeds=1, notes=()
+    )
     asked = [(row, range(1)) for row in one.rows()]
     assert one.draw(make_record(one, asked, Known(), scale=1, command="snip", more={}))
 

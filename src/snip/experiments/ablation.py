@@ -1,9 +1,10 @@
-"""An ablation: what changes SNIP's error on a network, one change at a time, against the base."""
+"""An ablation: what changes a method's error on a network, one change at a time, from a base."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -33,18 +34,18 @@ Papers = Mapping[float, str]  # the paper's error in percent at each sparsity
 
 def ablation(
     name: str,
-    model: str,
+    base: RunConfig,
     papers: Papers,
     variants: Mapping[str, Change],
     *,
     base_seeds: int,
     notes: tuple[str, ...],
 ) -> Experiment:
-    """The experiment: the base and its variants at each sparsity that the paper has."""
+    """The experiment: the base and its variants, each at all sparsities that the paper has."""
     return Experiment(
         name,
-        f"What changes SNIP's error on {model}, one change at a time",
-        partial(_rows, model, papers, variants, base_seeds),
+        f"What changes {base.method.upper()}'s error on {base.model}, one change at a time",
+        partial(_rows, base, papers, variants, base_seeds),
         seeds=3,
         columns=(("lowest % (selected / best)", _lowest), ("against the base, same seeds", _gain)),
         draw=partial(_draw, papers, [BASE, *variants]),
@@ -52,12 +53,14 @@ def ablation(
     )
 
 
-def _rows(model: str, papers: Papers, variants: Mapping[str, Change], base_seeds: int) -> list[Row]:
+def _rows(
+    base: RunConfig, papers: Papers, variants: Mapping[str, Change], base_seeds: int
+) -> list[Row]:
     made = []
     for sparsity, paper in papers.items():
-        base = RunConfig(model, sparsity, protocol="redraw")
-        made.append(Row(BASE, base, paper, seeds=base_seeds))
-        made += [Row(name, change(base), paper) for name, change in variants.items()]
+        here = replace(base, sparsity=sparsity)
+        made.append(Row(BASE, here, paper, seeds=base_seeds))
+        made += [Row(name, change(here), paper) for name, change in variants.items()]
     return made
 
 

@@ -81,7 +81,7 @@ VARIANTS_CONV: dict[str, Change] = {
 
 GAP = ablation(
     "gap",
-    SMALL,
+    RunConfig(SMALL, 0.95, protocol="redraw"),
     PAPER,
     VARIANTS,
     base_seeds=20,
@@ -103,7 +103,7 @@ VARIANTS_LSTM: dict[str, Change] = {
 }
 GAP_LSTM = ablation(
     "gap-lstm",
-    "lstm-s",
+    RunConfig("lstm-s", 0.95, protocol="redraw"),
     {0.95: "1.57"},
     VARIANTS_LSTM,
     base_seeds=3,
@@ -114,7 +114,7 @@ GAP_LSTM = ablation(
 )
 GAP_CONV = ablation(
     "gap-conv",
-    CONV,
+    RunConfig(CONV, 0.98, protocol="redraw"),
     PAPER_CONV,
     VARIANTS_CONV,
     base_seeds=3,
