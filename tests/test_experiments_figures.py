@@ -29,6 +29,7 @@ def test_every_figure_of_the_paper_is_drawn():
         "gap",
         "gap-conv",
         "gap-lstm",
+        "gap-gru",
         "layers",
     }
 

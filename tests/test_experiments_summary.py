@@ -54,7 +54,7 @@ def test_an_unknown_experiment_is_met_with_the_nearest():
     with pytest.raises(InputError, match="did you mean 'table1'"):
         named_experiments("tabel1")
     assert [one.name for one in named_experiments("all")] == list(EXPERIMENTS)
-    assert len(EXPERIMENTS) == 18
+    assert len(EXPERIMENTS) == 19
 
 
 @pytest.mark.parametrize("name", PLAIN)

@@ -193,15 +193,24 @@ def test_recurrent_networks_read_rows_from_top_to_bottom() -> None:
     torch.testing.assert_close(model(images), model.fc(out[:, 0]))
 
 
-def test_forget_gates_of_tensorflow_add_a_constant_that_is_no_connection() -> None:
-    plain, ours = build("lstm-s", seed=0), build("lstm-s-forget", seed=0)
+@pytest.mark.parametrize(
+    ("name", "plain", "gates"),
+    [
+        ("lstm-s-forget", "lstm-s", [0, 1, 0, 0]),  # input, forget, cell, output
+        ("gru-s-open", "gru-s", [1, 1, 0]),  # reset, update, new
+    ],
+)
+def test_gates_of_tensorflow_add_a_constant_that_is_no_connection(
+    name: str, plain: str, gates: list[int]
+) -> None:
+    ours, theirs = build(name, seed=0), build(plain, seed=0)
     constant = ours.rnn.bias_hh_l0
     assert not constant.requires_grad
-    assert constant.view(4, 128)[:, 0].tolist() == [0, 1, 0, 0]  # input, forget, cell, output
+    assert constant.view(-1, 128)[:, 0].tolist() == gates
     images = some_images("mnist")
-    assert not torch.allclose(ours(images), plain(images))
+    assert not torch.allclose(ours(images), theirs(images))
     with torch.no_grad():
-        plain.rnn.bias_ih_l0[128:256] += 1  # what a bias of the gates would do
-    assert torch.equal(ours(images), plain(images))
+        theirs.rnn.bias_ih_l0 += constant  # what a bias of the gates would do
+    torch.testing.assert_close(ours(images), theirs(images))
     initialize(ours, "vs", seed=1)
-    assert constant.sum() == 128  # another draw leaves it as it is
+    assert constant.sum() == 128 * sum(gates)  # another draw leaves it as it is

@@ -17,9 +17,12 @@ class RowReader(nn.Module):
         *,
         cell: type[nn.LSTM] | type[nn.GRU],
         hidden: int,
-        forget: float = 0.0,
+        keep: float = 0.0,
     ) -> None:
-        """`forget` is a constant that an LSTM's forget gates add, as TensorFlow's do."""
+        """`keep` is a constant that makes gates keep the state, as TensorFlow's cells have it.
+
+        An LSTM's forget gates add it, a GRU's reset and update gates.
+        """
         super().__init__()
         self.embed = nn.Linear(images.channels * images.size, hidden)
         self.rnn = cell(hidden, hidden, batch_first=True)
@@ -29,7 +32,8 @@ class RowReader(nn.Module):
         # duplicate, it lies inside the reset gate; the paper's cell has nothing there.)
         constant = self.rnn.get_parameter("bias_hh_l0").requires_grad_(False)
         nn.init.zeros_(constant)
-        nn.init.constant_(constant[hidden : 2 * hidden], forget)  # after the input gates
+        gates = slice(hidden, 2 * hidden) if cell is nn.LSTM else slice(2 * hidden)
+        nn.init.constant_(constant[gates], keep)
 
     def forward(self, images: Tensor) -> Tensor:
         rows = images.transpose(1, 2).flatten(2)  # [batch, rows, channels * columns]
