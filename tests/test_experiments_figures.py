@@ -30,6 +30,7 @@ def test_every_figure_of_the_paper_is_drawn():
         "gap-conv",
         "gap-lstm",
         "gap-gru",
+        "gap-sws",
         "layers",
     }
 

@@ -7,13 +7,13 @@ import pytest
 from snip.common.errors import InputError
 from snip.experiments import EXPERIMENTS, named_experiments
 from snip.experiments.ablation import ablation
-from snip.experiments.gap import PAPER, PAPER_CONV, VARIANTS, VARIANTS_CONV
+from snip.experiments.gap import PAPER, PAPER_CONV, VARIANTS, VARIANTS_CONV, VARIANTS_SWS
 from snip.experiments.kinds import scaled
 from snip.experiments.methods import METHODS_HERE
 from snip.experiments.record import Known, make_record
 from snip.experiments.request import matching
 from snip.experiments.summary import AGREES, HIGHER, LEGEND, LOWER, ROUNDED, shown, summary
-from snip.experiments.table1 import RIVALS
+from snip.experiments.table1 import CONV_TRAIN, RIVALS
 from snip.runs import RunConfig
 from snip.training import TrainConfig, paper_schedule, shortened
 
@@ -54,7 +54,7 @@ def test_an_unknown_experiment_is_met_with_the_nearest():
     with pytest.raises(InputError, match="did you mean 'table1'"):
         named_experiments("tabel1")
     assert [one.name for one in named_experiments("all")] == list(EXPERIMENTS)
-    assert len(EXPERIMENTS) == 19
+    assert len(EXPERIMENTS) == 20
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -110,6 +110,8 @@ def test_methods_are_ten_at_five_sparsities_with_four_controls():
         ("gap", RunConfig("lenet-300-100", 0.95, protocol="redraw"), PAPER, VARIANTS, 20),
         ("gap-conv", RunConfig("lenet-5-caffe", 0.98, protocol="redraw"), PAPER_CONV,
          VARIANTS_CONV, 3),
+        ("gap-sws", RunConfig("lenet-5-caffe", 0.995, method="sws", train=CONV_TRAIN),
+         {0.995: "1.0"}, VARIANTS_SWS, 3),
     ],
 )  # fmt: skip
 def test_each_variant_of_the_gap_changes_one_thing(name, base, papers, variants, seeds):
@@ -121,7 +123,8 @@ def test_each_variant_of_the_gap_changes_one_thing(name, base, papers, variants,
         if row.config.sparsity == base.sparsity and row is not first:
             ours, theirs = row.config.identity(), base.identity()
             changed = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
-            changed -= {"train.lr_drops"} if row.label == "longer first phase" else set()
+            longer = ("longer first phase", "2.5 times as long")
+            changed -= {"train.lr_drops"} if row.label in longer else set()
             changed -= {"train.lr", "train.weight_decay"} if row.label == "adam" else set()
             assert len(changed) == (4 if row.label == "four together" else 1), row.label
 
