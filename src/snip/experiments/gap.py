@@ -114,6 +114,7 @@ def _recurrent_gap(name: str, model: str, paper: str, constant: str, with_it: st
         notes=(
             "Base: protocol redraw, the paper's schedule; every other row changes one thing, adam "
             "its rate and decay too",
+            "The 1 is a constant, as in TensorFlow's LSTM; its GRU has biases that begin at 1",
         ),
     )
 
