@@ -28,8 +28,7 @@ def test_every_figure_of_the_paper_is_drawn():
         "granularity",
         "gap",
         "gap-conv",
-        "gap-lstm",
-        "gap-gru",
+        "gap-recurrent",
         "gap-sws",
         "layers",
     }

@@ -36,7 +36,9 @@ PAPER = {
     "gru-b": (403_978, {0.95: 20_199}),
 }
 # Networks that are not in the paper.
-OTHERS = ("resnet-20", "lstm-s-forget", "gru-s-open", "lenet-5-relu")
+OTHERS = (
+    "resnet-20", "lstm-s-forget", "lstm-b-forget", "gru-s-open", "gru-b-open", "lenet-5-relu"
+)  # fmt: skip
 
 
 def count(model: nn.Module) -> int:

@@ -8,7 +8,7 @@ from snip.experiments.budgets import BUDGETS
 from snip.experiments.class_maps import FIG2, FIGA1, FIGA2
 from snip.experiments.fig1 import FIG1
 from snip.experiments.fig3 import FIG3
-from snip.experiments.gap import GAP, GAP_CONV, GAP_GRU, GAP_LSTM, GAP_SWS
+from snip.experiments.gap import GAP, GAP_CONV, GAP_RECURRENT, GAP_SWS
 from snip.experiments.granularity import GRANULARITY
 from snip.experiments.kinds import Experiment
 from snip.experiments.layers import LAYERS
@@ -21,7 +21,7 @@ ALL = "all"
 # In the paper's order, and then our own questions.
 _ROWS = (
     FIG1, TABLE1, TABLE2, FIG2, FIG3, TABLE3, FIG4, FIGA1, FIGA2, FIGB, TABLEC,
-    LAYERS, METHODS_EXPERIMENT, GRANULARITY, GAP, GAP_CONV, GAP_LSTM, GAP_GRU, GAP_SWS, BUDGETS,
+    LAYERS, METHODS_EXPERIMENT, GRANULARITY, GAP, GAP_CONV, GAP_RECURRENT, GAP_SWS, BUDGETS,
 )  # fmt: skip
 EXPERIMENTS: dict[str, Experiment] = {one.name: one for one in _ROWS}
 

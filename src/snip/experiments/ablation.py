@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from snip.common.figures import short_percent
 from snip.experiments.drawing import (
     COLOURS,
     PAPER_GREY,
@@ -26,41 +26,42 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BASE = "base"
-MOST = 2.0  # times the paper's error: how far the figure goes
+LEAST, MOST = 0.8, 2.0  # times the paper's error: how far the figure goes, if it has all bases
+BEYOND = 0.05  # of an error that stretches the figure: how far it goes beyond
 SHIFTS = {"selected": -0.15, "best": 0.15}  # of a rule's points in the figure from the middle
 Change = Callable[[RunConfig], RunConfig]
-Papers = Mapping[float, str]  # the paper's error in percent at each sparsity
+Bases = Sequence[tuple[RunConfig, str]]  # each with the paper's error in percent
+OF = "of"  # of a row: which base it changes, by network and sparsity
 
 
 def ablation(
     name: str,
-    base: RunConfig,
-    papers: Papers,
+    bases: Bases,
     variants: Mapping[str, Change],
     *,
     base_seeds: int,
     notes: tuple[str, ...],
 ) -> Experiment:
-    """The experiment: the base and its variants, each at all sparsities that the paper has."""
+    """The experiment: runs of the paper and its variants of each; all bases are of one method."""
+    models = dict.fromkeys(base.model for base, _ in bases)
+    method = bases[0][0].method.upper()
     return Experiment(
         name,
-        f"What changes {base.method.upper()}'s error on {base.model}, one change at a time",
-        partial(_rows, base, papers, variants, base_seeds),
+        f"What changes {method}'s error on {', '.join(models)}, one change at a time",
+        partial(_rows, bases, variants, base_seeds),
         seeds=3,
         columns=(("lowest % (selected / best)", _lowest), ("against the base, same seeds", _gain)),
-        draw=partial(_draw, papers, [BASE, *variants]),
+        draw=partial(_draw, [BASE, *variants]),
         notes=notes,
     )
 
 
-def _rows(
-    base: RunConfig, papers: Papers, variants: Mapping[str, Change], base_seeds: int
-) -> list[Row]:
+def _rows(bases: Bases, variants: Mapping[str, Change], base_seeds: int) -> list[Row]:
     made = []
-    for sparsity, paper in papers.items():
-        here = replace(base, sparsity=sparsity)
-        made.append(Row(BASE, here, paper, seeds=base_seeds))
-        made += [Row(name, change(here), paper) for name, change in variants.items()]
+    for base, paper in bases:
+        of = {OF: f"{base.model}, {short_percent(base.sparsity)}"}
+        made.append(Row(BASE, base, paper, seeds=base_seeds, about=of))
+        made += [Row(name, change(base), paper, about=of) for name, change in variants.items()]
     return made
 
 
@@ -72,16 +73,12 @@ def _lowest(row: Record, _record: Record) -> str:
 
 def _gain(row: Record, record: Record) -> str:
     """The difference to the base over the seeds of both, in points and in its standard errors."""
-    (base,) = (one for one in record["rows"] if one["label"] == BASE and _same(one, row))
+    (base,) = (one for one in record["rows"] if one["label"] == BASE and one[OF] == row[OF])
     found = paired(row, base)
     if row is base or found is None:
         return "-"
     errors = f" ({found.mean / found.error:+.1f} s.e.)" if found.error else ""
     return f"{found.mean:+.2f}{errors}"
-
-
-def _same(one: Record, other: Record) -> bool:
-    return bool(one["config"]["sparsity"] == other["config"]["sparsity"])
 
 
 def _base_error(rows: Mapping[str, Record]) -> float | None:
@@ -108,12 +105,15 @@ def _draw_point(axes: Axes, found: Record, place: float, colour: str, most: floa
         axes.text(most, place, text, color=colour, fontsize=7, ha="right", va="center")
 
 
-def _draw(papers: Papers, names: list[str], record: Record) -> Figure:
-    """A row of points per variant, a panel per sparsity, lines at the base and at the paper."""
-    figure = new_figure(9.5, 0.26 * len(names) + 1.8)
-    panels = figure.subplots(1, len(papers), sharey=True, squeeze=False)[0]
-    for axes, (sparsity, paper) in zip(panels, papers.items(), strict=True):
-        _draw_panel(axes, record, names, sparsity, paper)
+def _draw(names: list[str], record: Record) -> Figure:
+    """A row of points per variant, a panel per base, lines at the base and at the paper."""
+    bases: dict[str, dict[str, Record]] = {}
+    for row in record["rows"]:
+        bases.setdefault(row[OF], {})[row["label"]] = row
+    figure = new_figure(max(9.5, 3.0 * len(bases)), 0.26 * len(names) + 1.8)
+    panels = figure.subplots(1, len(bases), sharey=True, squeeze=False)[0]
+    for axes, (of, rows) in zip(panels, bases.items(), strict=True):
+        _draw_panel(axes, of, names, rows)
     panels[0].set_yticks(range(len(names)), labels=names, fontsize=8)
     panels[0].set_ylim(len(names) - 0.5, -0.5)
     for colour, name in RULES.values():
@@ -123,16 +123,24 @@ def _draw(papers: Papers, names: list[str], record: Record) -> Figure:
     return finish(figure, record, said, "Bars: one standard deviation.")
 
 
-def _draw_panel(axes: Axes, record: Record, names: list[str], sparsity: float, paper: str) -> None:
-    rows = {r["label"]: r for r in record["rows"] if r["config"]["sparsity"] == sparsity}
-    most = MOST * float(paper)
+def _limits(paper: float, rows: Mapping[str, Record]) -> tuple[float, float]:
+    """Between which errors a panel is drawn: the base and whatever is lower are always in it."""
+    lowest = [row[rule]["mean"] for row in rows.values() for rule in RULES if row[rule] is not None]
+    base = rows[BASE]["selected"]
+    least = min([LEAST * paper, *((1 - BEYOND) * mean for mean in lowest)])
+    return least, max(MOST * paper, 0.0 if base is None else (1 + BEYOND) * base["mean"])
+
+
+def _draw_panel(axes: Axes, of: str, names: list[str], rows: Mapping[str, Record]) -> None:
+    paper = float(rows[BASE]["paper"])
+    least, most = _limits(paper, rows)
     for place, name in enumerate(names):
         for rule, (colour, _) in RULES.items():
             if rows[name][rule] is not None:
                 _draw_point(axes, rows[name][rule], place + SHIFTS[rule], colour, most)
-    axes.set_xlim(0.8 * float(paper), most)
-    axes.axvline(float(paper), color=PAPER_GREY, linestyle=(0, (4, 2)), linewidth=1)
+    axes.set_xlim(least, most)
+    axes.axvline(paper, color=PAPER_GREY, linestyle=(0, (4, 2)), linewidth=1)
     if (error := _base_error(rows)) is not None:
         axes.axvline(error, color=COLOURS[0], linewidth=0.6)
-    plain_axes(axes, f"{100 * sparsity:g}%: the paper has {paper}%")
+    plain_axes(axes, f"{of}: the paper has {paper:g}%")
     axes.set_xlabel("test error, %", fontsize=9)

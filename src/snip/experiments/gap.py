@@ -5,15 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from snip.experiments.ablation import Change, ablation
-from snip.experiments.kinds import Experiment
+from snip.experiments.ablation import Bases, Change, ablation
+from snip.experiments.architectures import TABLE2_ROWS
 from snip.experiments.table1 import CONV, CONV_TRAIN, RIVALS, SMALL, SNIP
 from snip.runs import RunConfig
 
-PAPER = {sparsity: paper for model, sparsity, paper in SNIP if model == SMALL}
-PAPER_CONV = {sparsity: paper for model, sparsity, paper in SNIP if model == CONV}
-PAPER_SWS = next(conv for method, _, _, conv in RIVALS if method == "sws")
 LARGE_BATCH = "scoring batch 10,000"
+KEEPING = {"lst": "-forget", "gru": "-open"}  # by the beginning of its name: the network's variant
+
+
+def snip_rows(model: str) -> Bases:
+    """SNIP's rows of Table 1 on a network."""
+    return [
+        (RunConfig(model, sparsity, protocol="redraw"), paper)
+        for one, sparsity, paper in SNIP
+        if one == model
+    ]
 
 
 def _run(**changes: Any) -> Change:
@@ -83,8 +90,7 @@ VARIANTS_CONV: dict[str, Change] = {
 
 GAP = ablation(
     "gap",
-    RunConfig(SMALL, 0.95, protocol="redraw"),
-    PAPER,
+    snip_rows(SMALL),
     VARIANTS,
     base_seeds=20,
     notes=(
@@ -97,34 +103,35 @@ GAP = ablation(
 )
 
 
-def _recurrent_gap(name: str, model: str, paper: str, constant: str, with_it: str) -> Experiment:
-    """What changes SNIP's error on a recurrent network.
+def _gates_keep(config: RunConfig) -> RunConfig:
+    """The network with the constant that TensorFlow's cells have in their gates.
 
-    TensorFlow's cells have a constant in their gates, which the paper's text does not mention; SNIP
-    prunes every bias that begins at zero, so that a pruned network can learn none of its own.
+    The paper's text does not mention it. SNIP prunes every bias that begins at zero, so that a
+    pruned network can learn none of its own.
     """
-    variants: dict[str, Change] = {constant: _run(model=with_it), "adam": _adam}
-    variants |= {name: VARIANTS[name] for name in (LARGE_BATCH, "rate 0.02")}
-    return ablation(
-        name,
-        RunConfig(model, 0.95, protocol="redraw"),
-        {0.95: paper},
-        variants,
-        base_seeds=3,
-        notes=(
-            "Base: protocol redraw, the paper's schedule; every other row changes one thing, adam "
-            "its rate and decay too",
-            "The 1 is a constant, as in TensorFlow's LSTM; its GRU has biases that begin at 1",
-        ),
-    )
+    return replace(config, model=config.model + KEEPING[config.model[:3]])
 
 
-GAP_LSTM = _recurrent_gap("gap-lstm", "lstm-s", "1.57", "forget gates + 1", "lstm-s-forget")
-GAP_GRU = _recurrent_gap("gap-gru", "gru-s", "2.41", "both gates + 1", "gru-s-open")
+VARIANTS_RECURRENT: dict[str, Change] = {"gates keep, + 1": _gates_keep, "adam": _adam}
+GAP_RECURRENT = ablation(
+    "gap-recurrent",
+    [
+        (RunConfig(model, sparsity, protocol="redraw"), pruned)
+        for model, sparsity, _, _, pruned in TABLE2_ROWS
+        if model[:3] in KEEPING
+    ],
+    VARIANTS_RECURRENT,
+    base_seeds=3,
+    notes=(
+        "Base: protocol redraw, the paper's schedule; every other row changes one thing, adam its "
+        "rate and decay too",
+        "The 1 is added in an LSTM's forget gates and in both gates of a GRU; it is a constant, as "
+        "in TensorFlow's LSTM, where TensorFlow's GRU has biases that begin at 1",
+    ),
+)
 GAP_CONV = ablation(
     "gap-conv",
-    RunConfig(CONV, 0.98, protocol="redraw"),
-    PAPER_CONV,
+    snip_rows(CONV),
     VARIANTS_CONV,
     base_seeds=3,
     notes=(
@@ -140,10 +147,10 @@ VARIANTS_SWS: dict[str, Change] = {
     "LC in its place": _run(method="lc"),
     "SVD in its place": _run(method="svd"),
 }
+SWS_ROW = next(conv for method, _, _, conv in RIVALS if method == "sws")
 GAP_SWS = ablation(
     "gap-sws",
-    RunConfig(CONV, PAPER_SWS[0], method="sws", train=CONV_TRAIN),
-    dict([PAPER_SWS]),
+    [(RunConfig(CONV, SWS_ROW[0], method="sws", train=CONV_TRAIN), SWS_ROW[1])],
     VARIANTS_SWS,
     base_seeds=3,
     notes=(

@@ -68,7 +68,9 @@ _ROWS = (
     _recurrent("gru-b", partial(RowReader, cell=nn.GRU, hidden=256), 403_978, 0.95),
     _color("resnet-20", ResNet20, 270_906, 283_256),
     _recurrent("lstm-s-forget", partial(RowReader, cell=nn.LSTM, hidden=128, keep=1.0), 136_586),
+    _recurrent("lstm-b-forget", partial(RowReader, cell=nn.LSTM, hidden=256, keep=1.0), 535_306),
     _recurrent("gru-s-open", partial(RowReader, cell=nn.GRU, hidden=128, keep=1.0), 103_690),
+    _recurrent("gru-b-open", partial(RowReader, cell=nn.GRU, hidden=256, keep=1.0), 403_978),
     _lenet("lenet-5-relu", partial(LeNet5Caffe, relu=True), 431_080),
 )
 MODELS: dict[str, ModelSpec] = {row.name: row for row in _ROWS}
