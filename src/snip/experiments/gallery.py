@@ -29,7 +29,7 @@ DOCS, RESULTS = Path("docs"), Path("results")
 GALLERY, METHODS = "gallery.md", "methods.md"
 COMMAND = "python -m snip.experiments.gallery"
 WORDS = {
-    "reference, dense": "the network without pruning; *base*: SNIP without any change, to which "
+    "reference, dense": "the network without pruning; *base*: the row of the paper without any change, to which "
     "the changes of an ablation are compared",
     "protocol redraw": "the masks come from one draw of the weights and another draw is trained "
     "under them, as in the authors' code; *train-scored*: the draw that was scored is trained, as "

@@ -11,10 +11,16 @@ from snip.experiments.table1 import CONV, CONV_TRAIN, RIVALS, SMALL, SNIP
 from snip.runs import RunConfig
 
 LARGE_BATCH = "scoring batch 10,000"
-KEEPING = {"lst": "-forget", "gru": "-open"}  # by the beginning of its name: the network's variant
+# The recurrent networks, and those with the constant of TensorFlow's cells in their gates.
+KEEPING = {
+    "lstm-s": "lstm-s-forget",
+    "lstm-b": "lstm-b-forget",
+    "gru-s": "gru-s-open",
+    "gru-b": "gru-b-open",
+}
 
 
-def snip_rows(model: str) -> Bases:
+def _snip_rows(model: str) -> Bases:
     """SNIP's rows of Table 1 on a network."""
     return [
         (RunConfig(model, sparsity, protocol="redraw"), paper)
@@ -90,7 +96,7 @@ VARIANTS_CONV: dict[str, Change] = {
 
 GAP = ablation(
     "gap",
-    snip_rows(SMALL),
+    _snip_rows(SMALL),
     VARIANTS,
     base_seeds=20,
     notes=(
@@ -104,12 +110,11 @@ GAP = ablation(
 
 
 def _gates_keep(config: RunConfig) -> RunConfig:
-    """The network with the constant that TensorFlow's cells have in their gates.
+    """The network with the constant, which the paper's text does not mention.
 
-    The paper's text does not mention it. SNIP prunes every bias that begins at zero, so that a
-    pruned network can learn none of its own.
+    SNIP prunes every bias that begins at zero, so that a pruned network can learn none of its own.
     """
-    return replace(config, model=config.model + KEEPING[config.model[:3]])
+    return replace(config, model=KEEPING[config.model])
 
 
 VARIANTS_RECURRENT: dict[str, Change] = {"gates keep, + 1": _gates_keep, "adam": _adam}
@@ -118,7 +123,7 @@ GAP_RECURRENT = ablation(
     [
         (RunConfig(model, sparsity, protocol="redraw"), pruned)
         for model, sparsity, _, _, pruned in TABLE2_ROWS
-        if model[:3] in KEEPING
+        if model in KEEPING
     ],
     VARIANTS_RECURRENT,
     base_seeds=3,
@@ -131,7 +136,7 @@ GAP_RECURRENT = ablation(
 )
 GAP_CONV = ablation(
     "gap-conv",
-    snip_rows(CONV),
+    _snip_rows(CONV),
     VARIANTS_CONV,
     base_seeds=3,
     notes=(
