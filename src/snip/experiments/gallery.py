@@ -29,8 +29,8 @@ DOCS, RESULTS = Path("docs"), Path("results")
 GALLERY, METHODS = "gallery.md", "methods.md"
 COMMAND = "python -m snip.experiments.gallery"
 WORDS = {
-    "reference, dense": "the network without pruning; *base*: the row of the paper without any change, to which "
-    "the changes of an ablation are compared",
+    "reference, dense": "the network without pruning; *base*: the row of the paper without "
+    "any change, to which the changes of an ablation are compared",
     "protocol redraw": "the masks come from one draw of the weights and another draw is trained "
     "under them, as in the authors' code; *train-scored*: the draw that was scored is trained, as "
     "in the paper's text",
