@@ -198,7 +198,7 @@ def test_help_of_every_command_has_runnable_examples(snip: Snip, name: str) -> N
 
 def test_models_and_data(snip: Snip) -> None:
     assert "266,610" in snip("models")[1]
-    assert len(json.loads(snip("models", "--json")[1])) == 32
+    assert len(json.loads(snip("models", "--json")[1])) == 35
     code, out, _ = snip("data")
     assert code == 0
     assert "inside the package" in out

@@ -73,6 +73,7 @@ def test_random_labels_and_controls_have_no_number_of_the_paper(sparsity: float)
         ({"protocol": "train-scored"}, {"protocol": ("train-scored", "redraw")}),
         ({"scope": "erk"}, {"scope": ("erk", "global")}),
         ({"budget": "flops"}, {"budget": ("flops", "connections")}),
+        ({"biases": "keep"}, {"biases": ("keep", "compete")}),
         ({"score_batch_size": 1000}, {"score_batch_size": (1000, 100)}),
         ({"initializer": "rn", "train_initializer": "vs"}, {"initializer": ("rn", "vs")}),
         ({"train": TrainConfig(lr=0.02)}, {"train.lr": (0.02, 0.1)}),

@@ -36,6 +36,12 @@ def test_other_sparsities_agree_with_the_run_at_its_own(page_run: Path) -> None:
     assert sum(found[0.5].values()) == 133_305
 
 
+def test_biases_that_stay_take_no_place_at_other_sparsities_either() -> None:
+    kept = RunConfig("lenet-300-100", 0.95, biases="keep", initializer="vs", protocol="redraw")
+    found = kept_by_sparsity(kept, load("mnist"), (0.5, 0.95))
+    assert [sum(layers.values()) for layers in found.values()] == [133_100, 13_310]
+
+
 def test_class_maps_look_like_their_class(page_run: Path) -> None:
     mnist = load("mnist")
     maps = class_maps(read_run(page_run).config, mnist, (0.5, 0.9))

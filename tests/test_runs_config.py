@@ -95,15 +95,16 @@ def test_name_depends_on_what_differs_from_the_default() -> None:
         for change in (
             {}, {"sparsity": 0.9}, {"seed": 1}, {"protocol": "redraw"}, {"scope": "erk"},
             {"reduction": "ema"}, {"score_batches": 2}, {"batch_norm": "train"}, {"floor": 1},
-            {"train": TrainConfig(lr=0.05)}, {"dataset": "fashion-mnist"},
+            {"train": TrainConfig(lr=0.05)}, {"dataset": "fashion-mnist"}, {"biases": "keep"},
         )
     }  # fmt: skip
-    assert len(names) == 11
+    assert len(names) == 12
 
 
 def test_dense_reference_is_one_run_whatever_the_scoring() -> None:
     dense = RunConfig("lenet-300-100", 0.0)
-    assert dataclasses.replace(dense, scope="erk", score_batches=7).folder_name == dense.folder_name
+    for scoring in ({"scope": "erk", "score_batches": 7}, {"biases": "keep"}):
+        assert dataclasses.replace(dense, **scoring).folder_name == dense.folder_name
     assert dataclasses.replace(dense, seed=1).folder_name != dense.folder_name
 
 
@@ -133,6 +134,7 @@ def test_configuration_survives_json() -> None:
         ({"initializer": "own", "train_initializer": "own"}, "unknown train initializer"),
         ({"scope": "globl"}, "did you mean 'global'"),
         ({"reduction": "sum"}, "unknown reduction"),
+        ({"biases": "kept"}, "did you mean 'keep'"),
         ({"batch_norm": "frozen"}, "unknown batch norm"),
         ({"score_batches": 0}, "at least 1"),
         ({"score_batch_size": -1}, "at least 1"),

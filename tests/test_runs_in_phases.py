@@ -98,6 +98,7 @@ def test_lwc_prunes_in_rounds_of_exact_densities(root: Path) -> None:
         ({"protocol": "redraw"}, "protocol is 'redraw', but method 'lwc' prunes a trained"),
         ({"scope": "erk"}, "scope is 'erk'"),
         ({"budget": "flops"}, "budget is 'flops'"),
+        ({"biases": "keep"}, "biases is 'keep'"),
         ({"granularity": "4x4"}, "granularity is '4x4'"),
         ({"score_batches": 3}, "score_batches is 3"),
         ({"floor": 10}, "floor is 10"),

@@ -113,7 +113,12 @@ def test_user_network_is_drawn_by_seed(mnist: Dataset) -> None:
 @pytest.mark.filterwarnings("ignore::snip.SnipWarning")
 @pytest.mark.parametrize(
     ("network", "sparsity", "given"),
-    [("ReZero", 0.9, {}), ("chain", 0.99, {}), ("chain", 0.99, {"floor": 0})],
+    [
+        ("ReZero", 0.9, {}),
+        ("chain", 0.99, {}),
+        ("chain", 0.99, {"floor": 0}),
+        ("chain", 0.9, {"biases": "keep"}),
+    ],
 )
 def test_a_run_prunes_as_prune_does(mnist, network, sparsity, given) -> None:
     config = RunConfig(f"usernets_odd:{network}", sparsity, train=SHORT, score_batches=2, **given)

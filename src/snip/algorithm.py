@@ -54,7 +54,7 @@ from snip.selection.granularity import (
 from snip.training.config import TrainConfig
 
 BUDGETS = ("connections", "flops")
-BIASES = ("compete", "keep")
+COMPETE, KEEP = BIASES = ("compete", "keep")
 # The options of `prune` that methods which train obey.
 OF_TRAINING = ("model", "batches", "sparsity", "params", "method", "training")
 
@@ -71,7 +71,7 @@ def prune(
     scope: Scope = "global",
     floor: float | str = AUTO,
     budget: str = "connections",
-    biases: str = "compete",
+    biases: str = COMPETE,
     scoring: Scoring = Scoring(),
     training: TrainConfig | None = None,
 ) -> Masks:
@@ -111,7 +111,7 @@ def prune(
     out = left_out(model, params)
     warn_of_parametrized(out)
     warn_of_left_out(model, out)
-    if biases == "keep":
+    if biases == KEEP:
         params, kept = without_biases(model, params)
         out |= dict.fromkeys(kept, "bias, kept")
     scorer = Scorer(chosen, model, batches, loss_fn, params, scoring)
@@ -169,7 +169,7 @@ def checked_settings(
     scope: Scope = "global",
     floor: float | str = AUTO,
     budget: str = "connections",
-    biases: str = "compete",
+    biases: str = COMPETE,
     scoring: Scoring = Scoring(),
 ) -> tuple[str, AtInitialisation, dict[str, Any]]:
     """What can be refused before there is a model: options of `prune`, and a method at its start.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple, get_type_hints
 
-from snip.algorithm import BUDGETS
+from snip.algorithm import BIASES, BUDGETS
 from snip.anatomy.undisturbed import BATCH_NORM_MODES
 from snip.cli.options import FLAGS, PRUNING, TRAINING, WHAT
 from snip.common.files import write_json
@@ -103,6 +103,9 @@ RUN_FLAGS: dict[str, Flag] = {
     "budget": Flag(
         "What is limited: the count of connections, or their FLOPs; --sparsity is its fraction.",
         choices=BUDGETS,
+    ),
+    "biases": Flag(
+        "Whether biases compete with the weights, or all stay and do not count.", choices=BIASES
     ),
     "batch_norm": Flag(
         "Mode of batch norm while scoring.",

@@ -11,6 +11,10 @@ from snip.experiments.table1 import CONV, CONV_TRAIN, RIVALS, SMALL, SNIP
 from snip.runs import RunConfig
 
 LARGE_BATCH = "scoring batch 10,000"
+BIASES_KEPT = "biases kept"
+KEPT_BESIDE = (
+    "Biases kept: all of them are trained beside the weights, whose sparsity is then meant"
+)
 # The recurrent networks, and those with the constant of TensorFlow's cells in their gates.
 KEEPING = {
     "lstm-s": "lstm-s-forget",
@@ -79,6 +83,7 @@ VARIANTS: dict[str, Change] = {
     "scored tn": _run(initializer="tn"),
     "trained vs-h": _run(train_initializer="vs-h"),
     "budget flops": _run(budget="flops"),
+    BIASES_KEPT: _run(biases="keep"),
     # Chosen by what the first seed had said of each alone.
     "four together": _together(
         _train(validation=0.0, weight_decay=2.5e-4),
@@ -105,6 +110,7 @@ GAP = ablation(
         "Four together: nothing held out, decay 2.5e-4, trained vs-h, scoring batch 1,000; chosen "
         "by what seed 0 had said of each alone",
         "Where nothing is held out, the last checkpoint counts as selected",
+        KEPT_BESIDE,
     ),
 )
 
@@ -117,7 +123,11 @@ def _gates_keep(config: RunConfig) -> RunConfig:
     return replace(config, model=KEEPING[config.model])
 
 
-VARIANTS_RECURRENT: dict[str, Change] = {"gates keep, + 1": _gates_keep, "adam": _adam}
+VARIANTS_RECURRENT: dict[str, Change] = {
+    "gates keep, + 1": _gates_keep,
+    BIASES_KEPT: VARIANTS[BIASES_KEPT],
+    "adam": _adam,
+}
 GAP_RECURRENT = ablation(
     "gap-recurrent",
     [
@@ -132,6 +142,7 @@ GAP_RECURRENT = ablation(
         "rate and decay too",
         "The 1 is added in an LSTM's forget gates and in both gates of a GRU; it is a constant, as "
         "in TensorFlow's LSTM, where TensorFlow's GRU has biases that begin at 1",
+        KEPT_BESIDE,
     ),
 )
 GAP_CONV = ablation(

@@ -20,6 +20,7 @@ from snip.reports.pictures import COLOURS
 from snip.reports.views import filters, pixels, tiled
 from snip.runs import RunConfig
 from snip.runs.exploring import class_maps, kept_by_sparsity, not_explorable
+from snip.runs.naming import SCORING
 
 LAYER_SPARSITIES = (
     *(hundredths / 100 for hundredths in range(0, 95, 5)),
@@ -169,9 +170,5 @@ def _text(data: torch.Tensor) -> str:
 
 def _key(config: RunConfig) -> str:
     """Runs with the same key are scored alike, whatever they were pruned to and trained by."""
-    names = (
-        "model dataset method granularity budget control initializer score_batch_size "
-        "score_batches reduction decay scope floor batch_norm seed"
-    )
-    alike = [getattr(config, name) for name in names.split()]
+    alike = [getattr(config, name) for name in ("model", "dataset", *SCORING, "seed")]
     return json.dumps([*alike, config.training.validation])

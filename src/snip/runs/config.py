@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from snip.algorithm import AUTO, BUDGETS
+from snip.algorithm import AUTO, BIASES, BUDGETS, COMPETE
 from snip.anatomy.undisturbed import BATCH_NORM_MODES
 from snip.common.checks import check_fields, checked_number, checked_whole
 from snip.common.errors import InputError, KindError, nearest
@@ -31,7 +31,7 @@ TRUE, SHUFFLED = LABELS = ("true", "shuffled")
 # A method that prunes a trained network obeys none of these.
 UNUSED = (
     "protocol", "score_batches", "score_batch_size", "reduction", "decay", "granularity", "scope",
-    "floor", "budget", "batch_norm", "control",
+    "floor", "budget", "biases", "batch_norm", "control",
 )  # fmt: skip
 
 
@@ -54,6 +54,7 @@ class RunConfig:
     scope: str = "global"
     floor: float | str = ""  # by default the authors' 0, for a user's network "auto"
     budget: str = "connections"
+    biases: str = COMPETE  # or "keep": all stay, and the sparsity is of the weights
     batch_norm: str = ""  # by default the authors' "eval", for a user's network "train"
     control: str = NONE  # what stands in for the method's masks; "redraw" is the protocol's
     labels: str = TRUE  # of the training images; scores always come from the true ones
@@ -174,6 +175,7 @@ class RunConfig:
             "reduction": REDUCTIONS,
             "scope": SCOPES,
             "budget": BUDGETS,
+            "biases": BIASES,
             "batch_norm": BATCH_NORM_MODES,
             "engine": ENGINES,
         }

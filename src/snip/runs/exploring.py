@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.algorithm import AUTO
+from snip.algorithm import AUTO, KEEP
 from snip.anatomy.packed import packed_parts
 from snip.anatomy.parameters import is_weight
 from snip.common.errors import InputError, SnipWarning
@@ -29,6 +29,7 @@ from snip.reports.views import shares
 from snip.runs.config import RunConfig
 from snip.runs.run import scoring_batches
 from snip.runs.seeds import seeds_of
+from snip.scoring.checks import without_biases
 from snip.scoring.gradients import Scores
 from snip.selection.select import select
 from snip.training.parts import seeded
@@ -119,7 +120,8 @@ def _class_batch(config: RunConfig, dataset: Dataset, train_part: Split, label: 
 
 def _scores(config: RunConfig, model: nn.Module, batches: list[Batch]) -> Scores:
     method: Any = METHODS[config.method]
-    scorer = Scorer(method, model, batches, None, None, config.scoring)
+    params = without_biases(model, None)[0] if config.biases == KEEP else None
+    scorer = Scorer(method, model, batches, None, params, config.scoring)
     with seeded(config.seed, torch.device("cpu")), scorer.awake() as scores:
         return scores
 

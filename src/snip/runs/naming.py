@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Fields that decide only the masks: they make no difference to a dense run, which has none.
 SCORING = (
     "method", "initializer", "score_batch_size", "score_batches", "reduction", "decay",
-    "granularity", "scope", "floor", "budget", "batch_norm", "control",
+    "granularity", "scope", "floor", "budget", "biases", "batch_norm", "control",
 )  # fmt: skip
 # Fields that a name shows where they are not as usual.
 SHOWN = ("granularity", "protocol", "control")

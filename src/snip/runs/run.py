@@ -238,6 +238,7 @@ def prune_network(config: RunConfig, dataset: Dataset, model: nn.Module) -> Mask
             scope=config.scope,
             floor=config.floor,
             budget=config.budget,
+            biases=config.biases,
             scoring=config.scoring,
         )
 
