@@ -223,6 +223,8 @@ def test_all_takes_the_experiments_that_have_such_rows(
     flags = ["--only", "gru-b", "--dry-run", "--seeds", "1", "--scale", "0.0001"]
     code, out, _ = snip("reproduce", "all", *flags)
     assert code == 0
-    assert out.count("runs to do") == 1  # gru-b is in table 2 alone
-    assert "2 runs to do" in out
+    assert out.count("runs to do") == 2  # gru-b is in table 2 and in an ablation of it
+    assert "\n2 runs to do" in out
+    assert "\n3 runs to do" in out
+    assert "All 2 experiments" in out
     assert files() == []
