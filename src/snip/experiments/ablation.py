@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BASE = "base"
-LEAST, MOST = 0.8, 2.0  # times the paper's error: how far the figure goes, if it has all bases
+LEAST, MOST = 0.8, 2.0  # times the paper's error: how far the figure goes at least
 BEYOND = 0.05  # of an error that stretches the figure: how far it goes beyond
 SHIFTS = {"selected": -0.15, "best": 0.15}  # of a rule's points in the figure from the middle
 Change = Callable[[RunConfig], RunConfig]
@@ -42,7 +42,7 @@ def ablation(
     base_seeds: int,
     notes: tuple[str, ...],
 ) -> Experiment:
-    """The experiment: runs of the paper and its variants of each; all bases are of one method."""
+    """The experiment: rows of the paper, all of one method, and the variants of each."""
     models = dict.fromkeys(base.model for base, _ in bases)
     method = bases[0][0].method.upper()
     return Experiment(

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from snip.experiments.ablation import Bases, Change, ablation
-from snip.experiments.architectures import TABLE2_ROWS
-from snip.experiments.table1 import CONV, CONV_TRAIN, RIVALS, SMALL, SNIP
+from snip.experiments.architectures import PRUNED, TABLE2
+from snip.experiments.kinds import Experiment
+from snip.experiments.table1 import CONV, SMALL, TABLE1
 from snip.runs import RunConfig
 
 LARGE_BATCH = "scoring batch 10,000"
@@ -24,12 +25,12 @@ KEEPING = {
 }
 
 
-def _snip_rows(model: str) -> Bases:
-    """SNIP's rows of Table 1 on a network."""
+def _rows_of(table: Experiment, label: str, *models: str) -> Bases:
+    """The rows of a table that an ablation begins with."""
     return [
-        (RunConfig(model, sparsity, protocol="redraw"), paper)
-        for one, sparsity, paper in SNIP
-        if one == model
+        (row.config, row.paper)
+        for row in table.rows()
+        if row.label == label and row.config.model in models
     ]
 
 
@@ -101,7 +102,7 @@ VARIANTS_CONV: dict[str, Change] = {
 
 GAP = ablation(
     "gap",
-    _snip_rows(SMALL),
+    _rows_of(TABLE1, "SNIP", SMALL),
     VARIANTS,
     base_seeds=20,
     notes=(
@@ -130,11 +131,7 @@ VARIANTS_RECURRENT: dict[str, Change] = {
 }
 GAP_RECURRENT = ablation(
     "gap-recurrent",
-    [
-        (RunConfig(model, sparsity, protocol="redraw"), pruned)
-        for model, sparsity, _, _, pruned in TABLE2_ROWS
-        if model in KEEPING
-    ],
+    _rows_of(TABLE2, PRUNED, *KEEPING),
     VARIANTS_RECURRENT,
     base_seeds=3,
     notes=(
@@ -147,7 +144,7 @@ GAP_RECURRENT = ablation(
 )
 GAP_CONV = ablation(
     "gap-conv",
-    _snip_rows(CONV),
+    _rows_of(TABLE1, "SNIP", CONV),
     VARIANTS_CONV,
     base_seeds=3,
     notes=(
@@ -163,10 +160,9 @@ VARIANTS_SWS: dict[str, Change] = {
     "LC in its place": _run(method="lc"),
     "SVD in its place": _run(method="svd"),
 }
-SWS_ROW = next(conv for method, _, _, conv in RIVALS if method == "sws")
 GAP_SWS = ablation(
     "gap-sws",
-    [(RunConfig(CONV, SWS_ROW[0], method="sws", train=CONV_TRAIN), SWS_ROW[1])],
+    _rows_of(TABLE1, "SWS", CONV),
     VARIANTS_SWS,
     base_seeds=3,
     notes=(
