@@ -76,7 +76,9 @@ def test_what_is_missing_is_said() -> None:
         "lenet-5-caffe at 98% (table1): not run yet",
         "lenet-5-caffe at 99% (table1): not run yet",
     ]
-    assert "dense network is not run yet" in next(BETTER.facts({"table1": alone})).text
+    better = list(BETTER.facts({"table1": alone}))
+    assert "dense network is not run yet" in better[0].text
+    assert all(fact.missing for fact in [*facts, *better])
     one_seed = record_with("table1", lambda _: [0.02])
     assert set(holds(ONE_SHOT, table1=one_seed)) == {None}
     for claim in CLAIMS:
@@ -104,8 +106,19 @@ def test_architectures_by_hand() -> None:
 def test_where_the_paper_s_pruned_network_is_better(pruned: float, expected: bool) -> None:
     """At 95% (1.6 against 1.7), not at 98% (2.4)."""
     facts = list(BETTER.facts({"table1": record_with("table1", lenets(pruned, 0.0170))}))
-    assert [fact.holds for fact in facts] == [expected]
+    assert [(fact.holds, fact.missing) for fact in facts] == [(expected, False), (None, True)]
     assert "at 95% (table1)" in facts[0].text
+    assert facts[1].text == "lenet-5-caffe at 98% (table1): not run yet"
+    assert verdict(facts).endswith("; 1 not run yet)")
+
+
+def test_a_dense_network_that_diverged_is_not_one_that_is_not_run() -> None:
+    made = record_with("table1", lenets(0.0172, None))
+    dense = next(row for row in made["rows"] if not row["config"]["sparsity"])
+    dense["failed"] = [{"run": "r0", "seed": 0, "error": "nan", "diverged": True}]
+    (fact, *_) = facts_of(ONE_SHOT, table1=made)
+    assert fact.text.endswith("; its dense network diverged")
+    assert (fact.holds, fact.missing) == (None, False)
 
 
 @pytest.mark.parametrize(("largest", "expected"), [(0.0193, False), (0.0192, True)])
@@ -124,6 +137,18 @@ def test_scoring_batches_by_hand(largest: float, expected: bool) -> None:
     for name in ("gap", "gap-conv"):
         found = {name: record_with(name, errors)}
         assert [fact.holds for fact in BATCHES.facts(found)] == [expected, expected]
+
+
+def test_large_batches_that_are_not_run_are_said() -> None:
+    def errors(row: Row) -> list[float]:
+        return around(0.01) if row.label == "base" and row.config.sparsity == 0.98 else []
+
+    facts = list(BATCHES.facts({"gap-conv": record_with("gap-conv", errors)}))
+    assert [fact.text for fact in facts] == [
+        f"lenet-5-caffe at {share}% (gap-conv): scoring batch 10,000 is not run yet"
+        for share in (98, 99)
+    ]
+    assert all(fact.missing and fact.holds is None for fact in facts)
 
 
 def test_three_seeds_are_too_few_to_call_a_difference_one() -> None:
@@ -168,7 +193,8 @@ def test_random_labels_by_hand() -> None:
     assert "pruned 99%, random labels: 85%" in fact.text
     assert fact.alone
     few = record_with("fig4", lambda row: [0.5] if row.config.sparsity else [])
-    assert holds(LABELS, fig4=few) == [None]
+    (fact,) = LABELS.facts({"fig4": few})
+    assert (fact.holds, fact.missing) == (None, True)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +216,7 @@ def test_the_loss_on_random_labels_rises_with_the_sparsity(losses, expected) -> 
     (fact,) = SPARSER.facts({"figB": made})
     assert fact.holds is expected
     assert "reference 0.02; " in fact.text
-    assert ("10% not run yet" in fact.text) is (None in losses)
+    assert ("10% not run yet" in fact.text) is fact.missing is (None in losses)
     assert ("from 50% to 70% it falls by 0.60" in fact.text) is (0.9 in losses[:4])
     assert fact.alone
 
@@ -225,6 +251,23 @@ def test_variance_by_hand() -> None:
         "lenet-300-100, RN": True, "lenet-300-100, TN": True,
         "lenet-5-caffe, RN": False, "lenet-5-caffe, TN": False,
     }  # fmt: skip
+
+
+def test_draws_that_are_not_run_are_said() -> None:
+    def errors(row: Row) -> list[float]:
+        known = row.config.model == "lenet-300-100" and row.label != "TN"
+        return around(0.02) if known else []
+
+    found = {"table3": record_with("table3", errors)}
+    assert (
+        verdict(list(MARGINAL.facts(found))) == "holds so far (1 of 1 comparisons; 3 not run yet)"
+    )
+    assert {fact.text for fact in VARIANCE.facts(found)} == {
+        f"{model}, {label}: not run yet" for model in ("lstm-s", "gru-s") for label in ("RN", "TN")
+    }
+    texts = [fact.text for fact in BEST.facts(found)]
+    assert texts[0].endswith("; not all four are run yet")
+    assert texts[1:] == [f"{model}: not run yet" for model in ("lenet-5-caffe", "lstm-s", "gru-s")]
 
 
 def test_a_draw_that_is_much_better_is_no_marginal_difference() -> None:

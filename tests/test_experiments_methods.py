@@ -1,8 +1,11 @@
 """The comparison of methods at initialisation: what it notes of each run, and how it is drawn."""
 
+from dataclasses import replace
+
 import pytest
 from record_parts import record_with
 
+from snip.common.errors import FileError
 from snip.data import load
 from snip.experiments.methods import CROSSES, CUT_OFF, METHODS_EXPERIMENT, SPARSITIES, keep
 from snip.runs import RunConfig, run
@@ -24,6 +27,13 @@ def test_a_run_notes_how_many_classes_its_masks_cut_off(results):
     whole, cut = (keep(result, None)[CUT_OFF] for result in results)
     assert whole == 0
     assert 0 < cut <= 10
+
+
+@pytest.mark.parametrize("text", ["{}", '{"dead_outputs": null}', "[", '{"dead_outputs": 3}'])
+def test_a_damaged_report_is_a_sentence(results, text, tmp_path):
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(FileError, match=r"report.json is damaged .* delete its folder"):
+        keep(replace(results[0], folder=tmp_path), None)
 
 
 def test_cut_off_classes_are_told_seed_by_seed_and_not_of_older_runs():

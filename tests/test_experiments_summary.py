@@ -6,11 +6,8 @@ import pytest
 
 from snip.common.errors import InputError
 from snip.experiments import EXPERIMENTS, named_experiments
-from snip.experiments.ablation import ablation
-from snip.experiments.gap import VARIANTS, VARIANTS_CONV, VARIANTS_RECURRENT, VARIANTS_SWS
 from snip.experiments.kinds import scaled
 from snip.experiments.methods import METHODS_HERE
-from snip.experiments.record import Known, make_record
 from snip.experiments.request import matching
 from snip.experiments.summary import AGREES, HIGHER, LEGEND, LOWER, ROUNDED, shown, summary
 from snip.experiments.table1 import RIVALS
@@ -102,63 +99,6 @@ def test_methods_are_ten_at_five_sparsities_with_four_controls():
     assert rows[0].config == RunConfig("lenet-300-100", 0.9, method="snip", train=train)
     redrawn = [row for row in rows if row.label == "snip, redraw"]
     assert [row.config.protocol for row in redrawn] == ["redraw"]
-
-
-@pytest.mark.parametrize(
-    ("name", "bases", "variants", "seeds"),
-    [
-        ("gap", {"lenet-300-100": (0.95, 0.98)}, VARIANTS, 20),
-        ("gap-conv", {"lenet-5-caffe": (0.98, 0.99)}, VARIANTS_CONV, 3),
-        ("gap-recurrent", dict.fromkeys(("lstm-s", "lstm-b", "gru-s", "gru-b"), (0.95,)),
-         VARIANTS_RECURRENT, 3),
-        ("gap-sws", {"lenet-5-caffe": (0.995,)}, VARIANTS_SWS, 3),
-    ],
-)  # fmt: skip
-def test_each_variant_of_the_gap_changes_one_thing(name, bases, variants, seeds):
-    rows = EXPERIMENTS[name].rows()
-    first = {row.about["of"]: row for row in rows if row.label == "base"}
-    asked = [(model, sparsity) for model, at in bases.items() for sparsity in at]
-    assert [(row.config.model, row.config.sparsity) for row in first.values()] == asked
-    assert len(rows) == len(first) * (1 + len(variants))
-    assert {row.seeds for row in first.values()} == {seeds}
-    for row in rows:
-        ours, theirs = row.config.identity(), first[row.about["of"]].config.identity()
-        changed = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
-        longer = ("longer first phase", "2.5 times as long")
-        changed -= {"train.lr_drops"} if row.label in longer else set()
-        changed -= {"train.lr", "train.weight_decay"} if row.label == "adam" else set()
-        expected = {"base": 0, "four together": 4}.get(row.label, 1)
-        assert len(changed) == expected, row.label
-
-
-@pytest.mark.parametrize("name", ["gap", "gap-conv", "gap-recurrent", "gap-sws"])
-def test_the_base_of_a_gap_is_the_row_that_misses(name):
-    tables = [row for table in ("table1", "table2") for row in EXPERIMENTS[table].rows()]
-    known = {row.config.folder_name: row.paper for row in tables}
-    for row in EXPERIMENTS[name].rows():
-        if row.label == "base":
-            assert known[row.config.folder_name] == row.paper
-
-
-def test_an_ablation_of_one_sparsity_is_drawn():
-    base = RunConfig("lenet-300-100", 0.95), "1.6"
-    one = ablation("one", [base], {}, base_seeds=1, notes=())
-    asked = [(row, range(1)) for row in one.rows()]
-    assert one.draw(make_record(one, asked, Known(), scale=1, command="snip", more={}))
-
-
-def test_an_ablation_shows_its_base_and_whatever_is_lower():
-    base, other = RunConfig("lenet-300-100", 0.95), RunConfig("lenet-300-100", 0.98)
-    better = {"better": lambda config: replace(config, floor=0.01)}
-    one = ablation("one", [(base, "1.6"), (other, "2.4")], better, base_seeds=1, notes=())
-    asked = [(row, range(1)) for row in one.rows()]
-    record = make_record(one, asked, Known(), scale=1, command="snip", more={})
-    for row, error in zip(record["rows"], (4.0, 1.0), strict=False):
-        row["selected"] = summary([error / 100], row["paper"])
-    stretched, usual = (axes.get_xlim() for axes in one.draw(record).axes)
-    assert stretched[0] < 1.0
-    assert stretched[1] > 4.0
-    assert usual == pytest.approx((0.8 * 2.4, 2 * 2.4))
 
 
 def test_scaling_a_run():

@@ -108,7 +108,10 @@ def test_a_verdict_counts_what_is_open() -> None:
     assert verdict([yes, no, open_, missing]) == (
         "holds in 1 of 2 comparisons; 1 cannot tell; 1 not run yet"
     )
-    assert verdict([no, missing]) == "fails here (0 of 1 comparisons; 1 not run yet)"
+    assert verdict([no, missing]) == "fails so far (0 of 1 comparisons; 1 not run yet)"
+    assert verdict([yes, missing]) == "holds so far (1 of 1 comparisons; 1 not run yet)"
+    refuted = Fact("", False, missing=True)  # one fall of figure B is enough, whatever is not run
+    assert verdict([refuted]) == "fails here (0 of 1 comparisons)"
     assert verdict([no], "is not established") == "is not established here (0 of 1 comparisons)"
     assert verdict([open_]).startswith("open")
     assert verdict([]) == "not run yet"

@@ -225,6 +225,6 @@ def test_all_takes_the_experiments_that_have_such_rows(
     assert code == 0
     assert out.count("runs to do") == 2  # gru-b is in table 2 and in an ablation of it
     assert "\n2 runs to do" in out
-    assert "\n3 runs to do" in out
+    assert "\n4 runs to do" in out  # that of the network with a constant too
     assert "All 2 experiments" in out
     assert files() == []

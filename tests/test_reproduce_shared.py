@@ -4,7 +4,9 @@ import json
 import os
 import shutil
 import signal
+import time
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
 
@@ -16,14 +18,14 @@ from snip.common.source import code_digest, commit
 from snip.experiments import EXPERIMENTS
 from snip.experiments.estimate import show_estimate
 from snip.experiments.kinds import scaled
-from snip.experiments.local_workers import LocalWorkers
+from snip.experiments.local_workers import LocalWorkers, Worker
 from snip.experiments.pool import Pool
 from snip.experiments.record import Known, row_entry
 from snip.experiments.reproduce import Reproduction
 from snip.experiments.request import Request
 from snip.experiments.results_file import read_record
 from snip.experiments.tables import write_tables
-from snip.experiments.work import DONE, Place, Task
+from snip.experiments.work import DONE, LOST, Place, Task
 from snip.runs import RunConfig, run
 from snip.runs.folder import FINISHED, state_of
 from snip.training import TrainConfig
@@ -166,6 +168,21 @@ def test_an_idle_worker_that_is_killed_is_replaced(tmp_path):
         workers.wait([second], 1.0)
     assert (outcome.kind, second.process is first.process) == (DONE, False)
     workers.stop([])
+
+
+def test_a_worker_that_dies_before_it_reads_its_task_is_lost(tmp_path):
+    """As if it was killed for want of memory while it imports torch."""
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=time.sleep, args=(0,))
+    process.start()
+    task = Task("one", RunConfig("lenet-300-100", 0.9, train=TINY))
+    ours.send(task.config)
+    process.join()
+    theirs.close()  # with the configuration unread in it
+    outcome = LocalWorkers(Place(tmp_path)).outcome(Worker(process, ours, task))
+    assert outcome.kind == LOST
+    assert "ended by itself (exit code 0)" in outcome.sentence
 
 
 def test_a_first_training_that_was_removed_is_done_again(tmp_path):

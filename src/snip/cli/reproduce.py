@@ -148,8 +148,9 @@ def _list_experiments(given: Collection[str]) -> None:
         raise InputError(
             "no experiment was named: give one of those that snip reproduce lists, or all."
         )
+    width = max(map(len, EXPERIMENTS))
     for one in EXPERIMENTS.values():
-        say(f"{one.name:<12} {one.title}")
+        say(f"{one.name:<{width}} {one.title}")
 
 
 def _estimate(works: Sequence[Reproduction]) -> None:

@@ -18,7 +18,8 @@ from snip.experiments.drawing import (
     spread,
 )
 from snip.experiments.judging import paired
-from snip.experiments.kinds import Experiment, Record, Row
+from snip.experiments.kinds import OF, Experiment, Record, Row
+from snip.experiments.tables import OF_ALL
 from snip.runs import RunConfig
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ BEYOND = 0.05  # of an error that stretches the figure: how far it goes beyond
 SHIFTS = {"selected": -0.15, "best": 0.15}  # of a rule's points in the figure from the middle
 Change = Callable[[RunConfig], RunConfig]
 Bases = Sequence[tuple[RunConfig, str]]  # each with the paper's error in percent
-OF = "of"  # of a row: which base it changes, by network and sparsity
 
 
 def ablation(
@@ -50,7 +50,11 @@ def ablation(
         f"What changes {method}'s error on {', '.join(models)}, one change at a time",
         partial(_rows, bases, variants, base_seeds),
         seeds=3,
-        columns=(("lowest % (selected / best)", _lowest), ("against the base, same seeds", _gain)),
+        columns=(
+            OF_ALL,
+            ("lowest % (selected / best)", _lowest),
+            ("against the base, same seeds", _gain),
+        ),
         draw=partial(_draw, [BASE, *variants]),
         notes=notes,
     )
@@ -61,8 +65,23 @@ def _rows(bases: Bases, variants: Mapping[str, Change], base_seeds: int) -> list
     for base, paper in bases:
         of = {OF: f"{base.model}, {short_percent(base.sparsity)}"}
         made.append(Row(BASE, base, paper, seeds=base_seeds, about=of))
-        made += [Row(name, change(base), paper, about=of) for name, change in variants.items()]
+        for name, change in variants.items():
+            changed = change(base)
+            # The paper's error is that of its method: it says nothing of another in its place.
+            made.append(Row(name, changed, paper * (changed.method == base.method), about=of))
     return made
+
+
+def base_of(row: Record, record: Record) -> Record:
+    """The base that a row of an ablation changes, or is."""
+    return next(
+        one for one in record["rows"] if one["label"] == BASE and _changes(one) == _changes(row)
+    )
+
+
+def _changes(row: Record) -> str:
+    """Which base a row belongs to; older records had one network, and tell the sparsity alone."""
+    return row[OF] if OF in row else short_percent(row["config"]["sparsity"])
 
 
 def _lowest(row: Record, _record: Record) -> str:
@@ -73,7 +92,7 @@ def _lowest(row: Record, _record: Record) -> str:
 
 def _gain(row: Record, record: Record) -> str:
     """The difference to the base over the seeds of both, in points and in its standard errors."""
-    (base,) = (one for one in record["rows"] if one["label"] == BASE and one[OF] == row[OF])
+    base = base_of(row, record)
     found = paired(row, base)
     if row is base or found is None:
         return "-"
@@ -109,7 +128,7 @@ def _draw(names: list[str], record: Record) -> Figure:
     """A row of points per variant, a panel per base, lines at the base and at the paper."""
     bases: dict[str, dict[str, Record]] = {}
     for row in record["rows"]:
-        bases.setdefault(row[OF], {})[row["label"]] = row
+        bases.setdefault(_changes(row), {})[row["label"]] = row
     figure = new_figure(max(9.5, 3.0 * len(bases)), 0.26 * len(names) + 1.8)
     panels = figure.subplots(1, len(bases), sharey=True, squeeze=False)[0]
     for axes, (of, rows) in zip(panels, bases.items(), strict=True):
@@ -136,11 +155,12 @@ def _draw_panel(axes: Axes, of: str, names: list[str], rows: Mapping[str, Record
     least, most = _limits(paper, rows)
     for place, name in enumerate(names):
         for rule, (colour, _) in RULES.items():
-            if rows[name][rule] is not None:
-                _draw_point(axes, rows[name][rule], place + SHIFTS[rule], colour, most)
+            found = rows[name][rule] if name in rows else None
+            if found is not None:
+                _draw_point(axes, found, place + SHIFTS[rule], colour, most)
     axes.set_xlim(least, most)
     axes.axvline(paper, color=PAPER_GREY, linestyle=(0, (4, 2)), linewidth=1)
     if (error := _base_error(rows)) is not None:
         axes.axvline(error, color=COLOURS[0], linewidth=0.6)
-    plain_axes(axes, f"{of}: the paper has {paper:g}%")
+    plain_axes(axes, f"{of}: the paper has {rows[BASE]['paper']}%")
     axes.set_xlabel("test error, %", fontsize=9)

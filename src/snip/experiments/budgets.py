@@ -11,14 +11,13 @@ from functools import cache
 from pathlib import Path
 
 from snip.common.figures import percent
-from snip.common.files import read_json
 from snip.data import load
 from snip.experiments.budget_arms import ARMS, BASES, Arm, plan
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.times import DENSE, timing
 from snip.masks import Masks, empty_layers
 from snip.runs import RunConfig, RunResult
-from snip.runs.folder import REPORT
+from snip.runs.folder import read_report
 from snip.training.journal import MASKS
 
 
@@ -56,7 +55,7 @@ def rows() -> list[Row]:
 def keep(result: RunResult, _data_dir: Path | None) -> Record:
     """What a budget is about."""
     return {
-        "flops_left": read_json(result.folder / REPORT)["flops_ratio"],
+        "flops_left": read_report(result.folder, "flops_ratio", float),
         "empty_layers": empty_layers(Masks.load(result.folder / MASKS)),
     }
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from snip.common.figures import short_percent
-from snip.experiments.ablation import BASE
+from snip.experiments.ablation import base_of
 from snip.experiments.gap import GAP, GAP_CONV, LARGE_BATCH
 from snip.experiments.judging import (
     Fact,
     Records,
     beside,
     differs_no_more,
+    diverged,
     gains,
     gains_by_seed,
+    is_run,
     loses_no_more,
     number,
     paper_rise,
     ranks_higher,
+    rows_of,
     rows_run,
     seed_differences,
 )
@@ -26,46 +29,52 @@ from snip.training import paper_schedule
 
 EXTREME = 0.9  # sparsities from here on are looked at for the first claim
 RECURRENT = ("lstm-s", "gru-s")
-SCALED, BEST = "VS-X", "VS-H"
+UNSCALED, SCALED, BEST = ("RN", "TN"), "VS-X", "VS-H"
 
 
 def one_shot(records: Records) -> Iterator[Fact]:
     """Both LeNets from 90% on."""
-    for name, row, dense in _pruned(records, ("table1", "fig1")):
-        if row["config"]["sparsity"] >= EXTREME:
-            yield _against_dense(name, row, dense)
-    yield from _not_run(records, ("table1", "fig1"), least=EXTREME)
+    for name, row, dense in _pruned(records, ("table1", "fig1"), _is_extreme):
+        yield _against_dense(name, row, dense)
 
 
 def architectures(records: Records) -> Iterator[Fact]:
     """Twelve networks on CIFAR-10 and MNIST, five on Tiny-ImageNet."""
     for name, row, dense in _pruned(records, ("table2", "tableC")):
         yield _against_dense(name, row, dense)
-    yield from _not_run(records, ("table2", "tableC"))
 
 
 def improvements(records: Records) -> Iterator[Fact]:
     """Where the paper's pruned network is better than its dense one."""
-    for name, row, dense in _pruned(records, ("table1", "table2", "tableC")):
-        rise = None if dense is None else paper_rise(row, dense)
-        if dense is not None and rise is not None and rise < 0:
-            comparable = dense["runs"] and _alike(row, dense)
-            yield Fact(_told(name, row, dense), gains(row, dense) if comparable else None)
+    for name, row, dense in _pruned(records, ("table1", "table2", "tableC"), _paper_gains):
+        holds = gains(row, dense) if dense is not None and _comparable(row, dense) else None
+        yield Fact(_told(name, row, dense), holds, missing=_is_missing(row, dense))
+
+
+def _is_extreme(row: Record, _dense: Record | None) -> bool:
+    return bool(row["config"]["sparsity"] >= EXTREME)
+
+
+def _paper_gains(row: Record, dense: Record | None) -> bool:
+    return dense is not None and (paper_rise(row, dense) or 0.0) < 0
 
 
 def _pruned(
-    records: Records, names: tuple[str, ...]
+    records: Records,
+    names: tuple[str, ...],
+    wanted: Callable[[Record, Record | None], bool] = lambda _row, _dense: True,
 ) -> Iterator[tuple[str, Record, Record | None]]:
     """SNIP's rows with the row of their dense network, run or not; the same runs once.
 
-    Experiments share run folders: of two rows with a common run the one with more runs is told.
+    Experiments share run folders: of two rows with a common run the one with more runs is told. A
+    row of which nothing is known yet comes after all others: it may turn out either way.
     """
     found = []
     for name in names:
-        for row in filter(_is_snip, rows_run(records, name)):
-            every, model = records[name]["rows"], row["config"]["model"]
-            dense = next((one for one in every if _is_dense_of(one, model)), None)
-            found.append((name, row, dense))
+        for row in filter(_is_snip, rows_of(records, name)):
+            model = row["config"]["model"]
+            every = (one for one in rows_of(records, name) if _is_dense_of(one, model))
+            found.append((name, row, next(every, None)))
     told: set[str] = set()
     chosen = []
     for one in sorted(found, key=lambda one: -len(one[1]["runs"])):
@@ -73,16 +82,8 @@ def _pruned(
         if not runs & told:
             chosen.append(one)
         told |= runs
-    yield from (one for one in found if one in chosen)
-
-
-def _not_run(records: Records, names: tuple[str, ...], least: float = 0.0) -> Iterator[Fact]:
-    """A fact for each of SNIP's rows of which nothing is known yet: it may turn out either way."""
-    for name in names:
-        known = rows_run(records, name)
-        for row in filter(_is_snip, records.get(name, {"rows": []})["rows"]):
-            if row not in known and row["config"]["sparsity"] >= least:
-                yield Fact(f"{_point(name, row)}: not run yet", missing=True)
+    found.sort(key=lambda one: not is_run(one[1]))
+    yield from (one for one in found if one in chosen and wanted(one[1], one[2]))
 
 
 def _is_snip(row: Record) -> bool:
@@ -103,16 +104,29 @@ def _is_dense_of(row: Record, model: str) -> bool:
 
 def _against_dense(name: str, row: Record, dense: Record | None) -> Fact:
     """Whether the error rises by at most what it rises in the paper, and two standard errors."""
-    if dense is None or not dense["runs"] or not _alike(row, dense):
-        return Fact(_told(name, row, dense))
+    said, missing = _told(name, row, dense), _is_missing(row, dense)
+    if dense is None or not _comparable(row, dense):
+        return Fact(said, missing=missing)
     allowed = max(paper_rise(row, dense) or 0.0, 0.0)
-    return Fact(_told(name, row, dense), loses_no_more(row, dense, allowed))
+    return Fact(said, loses_no_more(row, dense, allowed))
+
+
+def _comparable(row: Record, dense: Record) -> bool:
+    """Whether both are known and trained in the same way."""
+    return is_run(row) and bool(dense["runs"]) and _alike(row, dense)
+
+
+def _is_missing(row: Record, dense: Record | None) -> bool:
+    return not is_run(row) or dense is None or not is_run(dense)
 
 
 def _told(name: str, row: Record, dense: Record | None) -> str:
+    if not is_run(row):
+        return f"{_point(name, row)}: not run yet"
     about = f"{_point(name, row)}: {number(row)}{beside(row)}"
     if dense is None or not dense["runs"]:
-        return f"{about}; its dense network is not run yet"
+        lost = dense is not None and diverged(dense)
+        return f"{about}; its dense network {'diverged' if lost else 'is not run yet'}"
     rise = paper_rise(row, dense)
     paper = "" if rise is None else f"; from dense to pruned the paper has {rise:+.2f} points"
     if not _alike(row, dense):
@@ -142,22 +156,19 @@ def scoring_batches(records: Records) -> Iterator[Fact]:
             shown += f"; from the smallest to the largest {seed_differences(largest, smallest)}"
             yield Fact(f"fig3: {shown}", gains_by_seed(largest, smallest))
     for name in (GAP.name, GAP_CONV.name):
-        yield from _large_batches(name, rows_run(records, name))
+        yield from _large_batches(name, records.get(name, {"rows": []}))
 
 
-def _large_batches(name: str, rows: list[Record]) -> Iterator[Fact]:
+def _large_batches(name: str, record: Record) -> Iterator[Fact]:
     """Of an ablation: the large scoring batch against the base, at each sparsity."""
-    bases = {row["config"]["sparsity"]: row for row in rows if row["label"] == BASE}
-    for row in rows:
-        if row["label"] != LARGE_BATCH:
-            continue
-        about = f"{_point(name, row)}: {LARGE_BATCH} {number(row)}"
-        base = bases.get(row["config"]["sparsity"])
-        if base is None:
-            yield Fact(f"{about}; the base is not run yet", missing=True)
+    for row in (one for one in record["rows"] if one["label"] == LARGE_BATCH):
+        base, about = base_of(row, record), f"{_point(name, row)}: {LARGE_BATCH}"
+        if not (is_run(row) and is_run(base)):
+            lacking = f"{number(row)}; the base is" if is_run(row) else "is"
+            yield Fact(f"{about} {lacking} not run yet", missing=True)
         else:
-            about += f", {_size(base)} {number(base)}; {seed_differences(row, base)}"
-            yield Fact(about, gains_by_seed(row, base))
+            about += f" {number(row)}, {_size(base)} {number(base)}"
+            yield Fact(f"{about}; {seed_differences(row, base)}", gains_by_seed(row, base))
 
 
 def _size(row: Record) -> int:
@@ -166,47 +177,54 @@ def _size(row: Record) -> int:
 
 def variance(records: Records) -> Iterator[Fact]:
     """Recurrent networks: draws of one scale for all layers beside draws that are scaled."""
-    for row, good, said in _unscaled(records):
+    for row, good in _unscaled(records):
         if row["config"]["model"] in RECURRENT:
-            holds = None if good is None else ranks_higher(row, good)
-            yield Fact(said, holds, missing=good is None)
+            known = is_run(row) and is_run(good)
+            holds = ranks_higher(row, good) if known else None
+            yield Fact(_drawn(row, good), holds, missing=not known)
 
 
 def marginal(records: Records) -> Iterator[Fact]:
     """The same on the LeNets, where the paper calls the differences marginal."""
-    for row, good, said in _unscaled(records):
+    for row, good in _unscaled(records):
         if row["config"]["model"] not in RECURRENT:
-            holds = None
-            if good is not None:
-                holds = differs_no_more(row, good, abs(paper_rise(row, good) or 0.0))
-            yield Fact(said, holds, missing=good is None)
+            known, rise = is_run(row) and is_run(good), abs(paper_rise(row, good) or 0.0)
+            holds = differs_no_more(row, good, rise) if known else None
+            yield Fact(_drawn(row, good), holds, missing=not known)
 
 
-def _unscaled(records: Records) -> Iterator[tuple[Record, Record | None, str]]:
-    """The rows of draws of one scale, each with that of the scaled draw and what both have."""
-    rows = _by_initialiser(records)
-    for (model, label), row in rows.items():
-        if label not in (SCALED, BEST):
-            good = rows.get((model, SCALED))
-            beside_it = f"{SCALED} is not run yet" if good is None else f"{SCALED} {number(good)}"
-            yield row, good, f"{model}, {label}: {number(row)}{beside(row)}; {beside_it}"
+def _unscaled(records: Records) -> Iterator[tuple[Record, Record]]:
+    """The rows of draws of one scale, each with that of the scaled draw."""
+    for rows in _by_network(records).values():
+        yield from ((row, rows[SCALED]) for label, row in rows.items() if label in UNSCALED)
+
+
+def _drawn(row: Record, good: Record) -> str:
+    about = f"{row['config']['model']}, {row['label']}:"
+    if not is_run(row):
+        return f"{about} not run yet"
+    beside_it = f"{SCALED} {number(good) if is_run(good) else 'is not run yet'}"
+    return f"{about} {number(row)}{beside(row)}; {beside_it}"
 
 
 def best_initialiser(records: Records) -> Iterator[Fact]:
     """VS-H beside the three others; None where it is too close to tell."""
-    rows = _by_initialiser(records)
-    for model in dict.fromkeys(model for model, _ in rows):
-        found = {label: row for (one, label), row in rows.items() if one == model}
-        shown = "; ".join(f"{label} {number(row)}{beside(row)}" for label, row in found.items())
-        best = found.pop(BEST, None)
-        if best is None or len(found) < 3:
-            yield Fact(f"{model}: {shown}; not all four are run yet", missing=True)
+    for model, rows in _by_network(records).items():
+        known = {label: row for label, row in rows.items() if is_run(row)}
+        shown = [f"{label} {number(row)}{beside(row)}" for label, row in known.items()]
+        if len(known) < len(rows):
+            lacking = "not all four are run yet" if known else "not run yet"
+            yield Fact(f"{model}: {'; '.join([*shown, lacking])}", missing=True)
             continue
-        leads = [gains(best, row) for row in found.values()]
-        trails = any(gains(row, best) for row in found.values())
-        yield Fact(f"{model}: {shown}", False if trails else (True if all(leads) else None))
+        best = rows.pop(BEST)
+        leads = [gains(best, row) for row in rows.values()]
+        trails = any(gains(row, best) for row in rows.values())
+        yield Fact(f"{model}: {'; '.join(shown)}", False if trails else all(leads) or None)
 
 
-def _by_initialiser(records: Records) -> dict[tuple[str, str], Record]:
-    rows = rows_run(records, "table3")
-    return {(row["config"]["model"], row["label"]): row for row in rows}
+def _by_network(records: Records) -> dict[str, dict[str, Record]]:
+    """The rows of table 3 by their networks and initialisers."""
+    found: dict[str, dict[str, Record]] = {}
+    for row in rows_of(records, "table3"):
+        found.setdefault(row["config"]["model"], {})[row["label"]] = row
+    return found

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from snip.common.figures import short_percent
-from snip.experiments.judging import Fact, Records, diverged, rows_run
+from snip.experiments.judging import Fact, Records, diverged, rows_of, rows_run
 from snip.experiments.kinds import Record
 from snip.experiments.random_labels import NAMES
 
@@ -28,7 +28,8 @@ def memorised(records: Records) -> Iterator[Fact]:
     holds = None
     if not any(map(math.isnan, (dense, decayed, pruned, true))):
         holds = max(dense, decayed) < HALF < pruned and true < FITTED
-    yield Fact(f"training error at the end (fig4): {told}", holds, alone=_alone(rows))
+    said = f"training error at the end (fig4): {told}"
+    yield Fact(said, holds, alone=_alone(rows), missing=len(rows) < len(rows_of(records, "fig4")))
 
 
 def by_sparsity(records: Records) -> Iterator[Fact]:
@@ -39,7 +40,7 @@ def by_sparsity(records: Records) -> Iterator[Fact]:
     known = rows_run(records, "figB")
     if not known:
         return
-    rows = sorted(records["figB"]["rows"], key=lambda row: float(row["config"]["sparsity"]))
+    rows = sorted(rows_of(records, "figB"), key=lambda row: float(row["config"]["sparsity"]))
     losses = [_ends(row, "train_loss") for row in rows]
     falls = [
         f"from {before['label']} to {after['label']} it falls by {high - low:.2f}"
@@ -49,7 +50,8 @@ def by_sparsity(records: Records) -> Iterator[Fact]:
     holds = None if any(map(math.isnan, losses)) else losses[-1] > losses[0] + SAME
     told = [_loss(row, loss) for row, loss in zip(rows, losses, strict=True)]
     said = f"training loss at the end over the sparsity (figB): {'; '.join([*told, *falls])}"
-    yield Fact(said, False if falls else holds, alone=_alone(known))
+    missing = len(known) < len(rows)
+    yield Fact(said, False if falls else holds, alone=_alone(known), missing=missing)
 
 
 def _loss(row: Record, loss: float) -> str:

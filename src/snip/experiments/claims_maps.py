@@ -77,7 +77,8 @@ def by_gradient(records: Records) -> Iterator[Fact]:
         if line["kind"] != PLAIN:
             continue
         if data not in snip:
-            yield Fact(f"{data} ({name}): SNIP's own maps (fig2) are not measured yet")
+            said = f"{data} ({name}): SNIP's own maps (fig2) are not measured yet"
+            yield Fact(said, missing=True)
             continue
         own = _last(snip[data]["measures"], PLAIN)
         at = short_percent(line["sparsity"])

@@ -24,6 +24,7 @@ from snip.experiments.marked import filled
 from snip.experiments.results_file import ELSEWHERE, read_record, record_file
 from snip.experiments.tables import markdown, table_files, table_of
 from snip.training.display import duration
+from snip.training.lock import waiting_lock
 
 DOCS, RESULTS = Path("docs"), Path("results")
 GALLERY, METHODS = "gallery.md", "methods.md"
@@ -200,8 +201,9 @@ def _anchor(heading: str) -> str:
 def main() -> int:
     """Write all pages, or none if something is wrong, and return the exit code."""
     try:
-        for path, text in pages(RESULTS, DOCS).items():
-            write_text(path, text)
+        with waiting_lock(RESULTS):  # else a newer table of a command could be written over
+            for path, text in pages(RESULTS, DOCS).items():
+                write_text(path, text)
     except InputError as error:
         complain(str(error))
         return 2

@@ -61,11 +61,13 @@ def verdict(facts: Sequence[Fact], failed: str = "fails") -> str:
         return "not run yet"
     if not judged:
         return "open: too little was run, or it is too close to tell"
-    missing = sum(fact.missing for fact in facts)
+    missing = sum(fact.missing for fact in facts if fact.holds is None)
     left = (len(facts) - len(judged) - missing, "cannot tell"), (missing, "not run yet")
     more = "".join(f"; {count} {why}" for count, why in left if count)
     counts = f"{sum(judged)} of {len(judged)} comparisons{more}"
-    here = "in a single seed" if all(f.alone for f in facts if f.holds is not None) else "here"
+    here = "so far" if missing else "here"
+    if all(fact.alone for fact in facts if fact.holds is not None):
+        here = "in a single seed"
     if all(judged):
         return f"holds {here} ({counts})"
     return f"holds in {counts}" if any(judged) else f"{failed} {here} ({counts})"
@@ -96,10 +98,19 @@ def beside(row: Record) -> str:
     return f", the paper {row['paper']}%" + (f" ({AGAINST[against]})" if against else "")
 
 
+def rows_of(records: Records, name: str) -> list[Record]:
+    """All rows of an experiment; none if it has no record."""
+    return list(records.get(name, {"rows": []})["rows"])
+
+
+def is_run(row: Record) -> bool:
+    """Whether it is known what comes out of a row, if only that it diverges."""
+    return bool(row["runs"] or diverged(row))
+
+
 def rows_run(records: Records, name: str) -> list[Record]:
-    """The rows of an experiment of which it is known what comes out, if only that they diverge."""
-    rows = records.get(name, {"rows": []})["rows"]
-    return [row for row in rows if row["runs"] or diverged(row)]
+    """The rows of an experiment of which it is known what comes out."""
+    return [row for row in rows_of(records, name) if is_run(row)]
 
 
 def loses_no_more(row: Record, base: Record, allowed: float = 0.0) -> bool | None:

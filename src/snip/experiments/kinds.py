@@ -21,6 +21,7 @@ HELD_OUT = (
     "Every seed holds the same images out for validation, so that the deviations do not have what "
     "another choice of them would add"
 )
+OF = "of"  # in `about` of a row that changes another: which, by network and sparsity
 Record = dict[str, Any]  # what results/NAME.json holds, or a part of it
 Column = Callable[[Record, Record], str]
 

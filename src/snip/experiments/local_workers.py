@@ -54,7 +54,7 @@ class LocalWorkers:
         if worker.pipe.poll():
             try:
                 outcome = worker.pipe.recv()
-            except EOFError:
+            except (EOFError, OSError):  # it ended, perhaps before it had read its task
                 return _died(worker)
             self._idle.append((worker.process, worker.pipe))
             return outcome

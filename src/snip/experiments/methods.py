@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from snip.common.files import read_json
 from snip.experiments.drawing import (
     COLOURS,
     MARKERS,
@@ -20,7 +19,7 @@ from snip.methods import METHODS, AtInitialisation
 from snip.methods.controls import CONTROLS
 from snip.reports.pictures import INK
 from snip.runs import RunConfig, RunResult
-from snip.runs.folder import REPORT
+from snip.runs.folder import read_report
 from snip.training import paper_schedule, shortened
 
 if TYPE_CHECKING:
@@ -59,8 +58,7 @@ def _config(model: str, sparsity: float, method: str, control: str = "none") -> 
 
 def keep(result: RunResult, _data_dir: Path | None) -> Record:
     """How many classes no input reaches: of these networks nothing is repaired."""
-    report = read_json(result.folder / REPORT, fix="delete the run, and it is done again")
-    return {CUT_OFF: len(report["dead_outputs"])}
+    return {CUT_OFF: len(read_report(result.folder, "dead_outputs", list))}
 
 
 def _cut_off(row: Record, _record: Record) -> str:

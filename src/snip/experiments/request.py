@@ -8,7 +8,7 @@ from pathlib import Path
 
 from snip.common.checks import checked_whole
 from snip.common.errors import InputError, listed
-from snip.experiments.kinds import Row, checked_scale
+from snip.experiments.kinds import OF, Row, checked_scale
 from snip.experiments.local_workers import LocalWorkers
 from snip.experiments.pool import Workers
 from snip.experiments.ray_workers import LOCAL, RayWorkers, is_ray
@@ -49,10 +49,11 @@ class Request:
 def matching(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
     """The rows whose label or configuration holds one of the texts.
 
-    A text that is the whole label or network of some rows stands for these alone.
+    A text that is the whole label or network of some rows stands for these alone, and for what
+    changes that network.
     """
     texts = [text.lower() for text in only]
-    whole = {text: [r for r in rows if text in (r.label.lower(), r.config.model)] for text in texts}
+    whole = {text: [row for row in rows if text in _names(row)] for text in texts}
 
     def is_meant(row: Row, text: str) -> bool:
         if whole[text]:
@@ -61,6 +62,11 @@ def matching(rows: Sequence[Row], only: Sequence[str]) -> list[Row]:
         return text in f"{row.label} {row.config.model} {look(row.config)}".lower()
 
     return [row for row in rows if any(is_meant(row, text) for text in texts)]
+
+
+def _names(row: Row) -> tuple[str, ...]:
+    changes, _, _ = str(row.about.get(OF, "")).partition(",")
+    return row.label.lower(), row.config.model, changes
 
 
 def chosen_rows(rows: Sequence[Row], only: Sequence[str], name: str) -> list[Row]:

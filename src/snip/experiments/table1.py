@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from snip.experiments.kinds import HELD_OUT, Experiment, Record, Row
+from snip.experiments.tables import OF_ALL
 from snip.methods import METHODS
 from snip.methods.course import own_count
-from snip.models import MODELS
 from snip.runs import RunConfig
 from snip.training import TrainConfig, shortened
 
@@ -69,13 +69,6 @@ def _seconds(row: Record, _record: Record) -> str:
     return f"{min(spent):,.0f}"
 
 
-def _of_all(row: Record, _record: Record) -> str:
-    """The sparsity over all weights and biases: some methods leave biases alone and uncounted."""
-    total = MODELS[row["config"]["model"]].totals[row["config"]["dataset"]]
-    left = [run["kept"] + total - run["total"] for run in row["runs"]]
-    return f"{100 * (1 - sum(left) / len(left) / total):.2f}"
-
-
 def _by_its_rule(row: Record, _record: Record) -> str:
     """How many connections the method's own rule keeps before the sparsity is met exactly."""
     own = [count for run in row["runs"] if (count := own_count(run["note"])) is not None]
@@ -96,7 +89,7 @@ TABLE1 = Experiment(
     rows,
     seeds=3,
     columns=(
-        ("of all %", _of_all),
+        OF_ALL,
         ("kept by its own rule", _by_its_rule),
         ("steps", _steps),
         (SECONDS, _seconds),

@@ -15,6 +15,7 @@ from snip.experiments.captions import captions
 from snip.experiments.kinds import Experiment, Record
 from snip.experiments.made import MEASURED
 from snip.experiments.summary import shown
+from snip.models import MODELS
 
 Table = tuple[list[str], list[list[str]]]
 CSV_FIELDS = ("label", "model", "dataset", "method", "sparsity", "paper", "paper_std", "asked")
@@ -41,6 +42,16 @@ def table_of(experiment: Experiment, record: Record, *, reasons: bool = True) ->
         cells += _more_cells(experiment, row, record)
         rows.append(cells + ([state_of(row)] if told else []))
     return heading, rows
+
+
+def _of_all(row: Record, _record: Record) -> str:
+    """The sparsity over all weights and biases, where biases may be left alone and uncounted."""
+    total = MODELS[row["config"]["model"]].totals[row["config"]["dataset"]]
+    left = [run["kept"] + total - run["total"] for run in row["runs"]]
+    return f"{100 * (1 - sum(left) / len(left) / total):.2f}"
+
+
+OF_ALL = ("of all %", _of_all)  # a further column
 
 
 def state_of(row: Record) -> str:

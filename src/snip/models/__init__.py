@@ -26,12 +26,19 @@ Builder = Callable[[Images], nn.Module]
 
 def _lenet(name: str, builder: Builder, total: int, *sparsities: float) -> ModelSpec:
     alike = [dataset for dataset, images in IMAGES.items() if images == IMAGES["mnist"]]
-    paper = {"mnist": sparsities} if sparsities else {}
-    return ModelSpec(name, builder, dict.fromkeys(alike, total), paper)
+    return ModelSpec(name, builder, dict.fromkeys(alike, total), _mnist(sparsities))
 
 
 def _recurrent(name: str, builder: Builder, total: int, *sparsities: float) -> ModelSpec:
-    return ModelSpec(name, builder, {"mnist": total}, {"mnist": sparsities} if sparsities else {})
+    return ModelSpec(name, builder, {"mnist": total}, _mnist(sparsities))
+
+
+def _mnist(sparsities: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
+    return {"mnist": sparsities} if sparsities else {}
+
+
+def _with_constant(cell: type[nn.LSTM] | type[nn.GRU], hidden: int) -> Builder:
+    return partial(RowReader, cell=cell, hidden=hidden, gate_constant=1.0)
 
 
 def _color(
@@ -67,10 +74,10 @@ _ROWS = (
     _recurrent("gru-s", partial(RowReader, cell=nn.GRU, hidden=128), 103_690, 0.95),
     _recurrent("gru-b", partial(RowReader, cell=nn.GRU, hidden=256), 403_978, 0.95),
     _color("resnet-20", ResNet20, 270_906, 283_256),
-    _recurrent("lstm-s-forget", partial(RowReader, cell=nn.LSTM, hidden=128, keep=1.0), 136_586),
-    _recurrent("lstm-b-forget", partial(RowReader, cell=nn.LSTM, hidden=256, keep=1.0), 535_306),
-    _recurrent("gru-s-open", partial(RowReader, cell=nn.GRU, hidden=128, keep=1.0), 103_690),
-    _recurrent("gru-b-open", partial(RowReader, cell=nn.GRU, hidden=256, keep=1.0), 403_978),
+    _recurrent("lstm-s-forget", _with_constant(nn.LSTM, 128), 136_586),
+    _recurrent("lstm-b-forget", _with_constant(nn.LSTM, 256), 535_306),
+    _recurrent("gru-s-open", _with_constant(nn.GRU, 128), 103_690),
+    _recurrent("gru-b-open", _with_constant(nn.GRU, 256), 403_978),
     _lenet("lenet-5-relu", partial(LeNet5Caffe, relu=True), 431_080),
 )
 MODELS: dict[str, ModelSpec] = {row.name: row for row in _ROWS}

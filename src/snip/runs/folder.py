@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 from snip.common import files, places
 from snip.common.checks import differences
@@ -23,6 +24,7 @@ NEW = "new"
 BEGUN = "begun"  # there is no checkpoint yet
 STOPPED = "stopped"  # after a checkpoint
 FINISHED = "finished"
+Value = TypeVar("Value")
 # `clear` deletes the result first: without it a folder counts as unfinished.
 ALL = (RESULT, SUMS, CHECKPOINT, METRICS, MODEL, SELECTED, REPORT, MASKS, ENGINE)
 
@@ -42,6 +44,16 @@ def require_own(folder: Path, config: RunConfig) -> None:
             f"run folder {folder} holds another configuration ({changed}): "
             "choose another folder, or delete this one."
         )
+
+
+def read_report(folder: Path, name: str, kind: type[Value]) -> Value:
+    """One entry of what a run's report says; a report without it is refused as damaged."""
+    path = folder / REPORT
+    with files.reading(path):
+        found = files.read_json(path)[name]
+        if not isinstance(found, kind):
+            raise TypeError(f"{name} is {found!r:.40}")
+        return found
 
 
 def state_of(folder: Path) -> str:
