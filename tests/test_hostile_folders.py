@@ -95,7 +95,7 @@ def test_an_altered_result_is_refused(folder: Path) -> None:
     better = text.replace(f'"test_error": {whole.test_error}', '"test_error": 0.001')
     assert better != text
     (folder / "result.json").write_text(better)
-    with pytest.raises(library.FileError, match=r"result\.json was altered .*resume=False"):
+    with pytest.raises(library.FileError, match=r"result\.json was altered .* or delete "):
         RunResult.read(folder)
     (folder / "result.json").write_text(text)
     metrics = (folder / "metrics.jsonl").read_text()

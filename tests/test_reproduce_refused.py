@@ -64,7 +64,7 @@ def test_what_only_says_where_and_how_goes_with_everything(snip: Snip) -> None:
     ("place", "said"),
     [
         ("file", "file is a file: give a folder"),
-        ("file/results", "cannot write in file/results: "),
+        ("file/results", "file is a file: give a folder"),
         ("/proc/snip/results", "cannot write in /proc/snip/results: "),
     ],
 )
@@ -81,6 +81,46 @@ def test_results_that_cannot_be_written_are_told_before_anything_is_done(
     assert f"error: {said}" in error
     assert files() == ["file"]
     assert Path("file").read_text() == "as it was"
+
+
+@pytest.mark.parametrize("place", ["file", "file/runs", "/proc/snip/runs"])
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+@pytest.mark.usefixtures("empty_folder")
+def test_runs_that_cannot_be_written_are_told_before_anything_is_done(
+    snip: Snip, place: str, more: list[str]
+) -> None:
+    if place.startswith("/proc") and (more or not Path("/proc/self").exists()):
+        pytest.skip("a dry run writes nothing, and not every system has /proc")
+    Path("file").write_text("as it was")
+    code, out, error = snip("reproduce", *ONE_RUN, "--out", place, *more)
+    assert (code, out) == (2, "")
+    assert error.count("\n") == 1
+    assert "file is a file: give a folder" in error or "cannot write in /proc/snip/runs" in error
+    assert files() == ["file"]
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_a_data_folder_that_is_not_there_is_told_though_mnist_is_inside(snip: Snip) -> None:
+    code, out, error = snip("reproduce", *ONE_RUN, "--data-dir", "nowhere")
+    assert (code, out) == (2, "")
+    assert "the data folder nowhere, named by data_dir, does not exist" in error
+    assert files() == []
+
+
+@pytest.mark.usefixtures("empty_folder")
+@pytest.mark.parametrize("name", ["gap", "all"])
+def test_every_text_of_only_must_be_in_some_row(snip: Snip, name: str) -> None:
+    texts = ["--only", "base", "--only", "momentun"]
+    code, out, error = snip("reproduce", name, *texts, "--dry-run")
+    assert (code, out) == (2, "")
+    assert "--only momentun is in no row of" in error
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_more_seeds_than_anybody_means_are_refused(snip: Snip) -> None:
+    code, _, error = snip("reproduce", "gap", "--seeds", "100000", "--dry-run")
+    assert code == 2
+    assert "seeds is 100000: it must be at most 10,000" in error
 
 
 def test_trying_to_write_leaves_nothing(tmp_path: Path) -> None:
@@ -168,4 +208,5 @@ def test_a_whole_label_stands_for_its_row_alone() -> None:
     assert [row.label for row in matching(rows, ["batch 10"])] == ["batch 10"]
     assert len(matching(rows, ["batch"])) == 5
     rows = EXPERIMENTS["gap-conv"].rows()
-    assert {row.config.model for row in matching(rows, ["lenet-5-caffe"])} == {"lenet-5-caffe"}
+    assert len(matching(rows, ["lenet-5-caffe"])) == len(rows)  # those that change it too
+    assert {row.config.model for row in matching(rows, ["lenet-5-relu"])} == {"lenet-5-relu"}

@@ -82,6 +82,7 @@ def test_a_damaged_run_is_told_and_the_others_are_listed(snip: Snip, three: Path
         (["compare", "finished"], "compare was given 1 runs"),
         (["compare", "finished", "stoped"], "did you mean 'stopped'"),
         (["compare", "e", "finished"], "is a part of 3 names"),
+        (["compare", "finished", "finished"], "finished was named twice"),
         (["compare", "finished", "stopped", "--picture", "curves.txt"], "end its name in one of"),
         (["remove"], "remove was given no run"),
         (["remove", "finished"], "there is no terminal: add --yes"),

@@ -149,7 +149,7 @@ def test_folder_in_use_is_refused(mnist: Dataset, tmp_path: Path) -> None:
 
 def test_folder_that_cannot_be_is_refused(mnist: Dataset, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FileError, match="choose another place"):
+    with pytest.raises(FileError, match="file is a file: give a folder"):
         train(network(), mnist, CONFIG, folder=tmp_path / "file" / "run")
 
 

@@ -9,7 +9,7 @@ import typer
 
 from snip.cli.options import DataDir, Threads, option, switch
 from snip.cli.outputs import require_file_name
-from snip.common.console import say
+from snip.common.console import remark, say
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
 
@@ -78,4 +78,6 @@ def command(
         serve(book, port or 0)
         return
     write_text(path, book.page())
+    for problem in book.problems():
+        remark(f"warning: {problem}")
     say(str(path))

@@ -212,18 +212,24 @@ def _works(name: str, asked: Request, *, time: bool) -> list[Reproduction]:
     from snip.experiments.reproduce import Reproduction
     from snip.experiments.request import matching
 
-    works = []
+    works, found = [], set[str]()
     for experiment in named_experiments(name):
-        if name == ALL and asked.only and not matching(experiment.rows(), asked.only):
-            continue
+        only = asked.only
+        if name == ALL and only:  # each experiment takes what it has rows of
+            only = tuple(text for text in only if matching(experiment.rows(), [text]))
+            found |= {*only}
+            if not only:
+                continue
         if name == ALL and time and experiment.time is None:
             continue
-        request = replace(asked, command=_command(experiment.name, asked, time=time))
+        command = _command(experiment.name, asked, time=time)
+        request = replace(asked, only=only, command=command)
         works.append(Reproduction(experiment, request, tuple(EXPERIMENTS.values())))
-    if not works:
+    nowhere = [text for text in asked.only if text not in found]
+    if name == ALL and nowhere:
         raise InputError(
-            f"--only {', '.join(asked.only)} is in no row of any experiment: give a part of the "
-            "name of a network or a method."
+            f"--only {', '.join(nowhere)} is in no row of any experiment: give a part of the name "
+            "of a network or a method."
         )
     return works
 

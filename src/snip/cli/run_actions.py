@@ -18,6 +18,7 @@ from snip.common.files import read_json, reading
 from snip.methods import METHODS
 from snip.models import MODELS
 from snip.reports.curves import Curve, draw_curves
+from snip.reports.pictures import require_format
 from snip.runs.folder import FINISHED
 from snip.runs.listing import CLUSTER, STATES, Listed, listed, run_folders
 from snip.runs.naming import look
@@ -78,7 +79,13 @@ def compare(out: Path, names: Sequence[str], picture: Path | None) -> None:
     """Print the settings in which runs differ, and what they came to."""
     if len(names) < 2:
         raise InputError(f"compare was given {len(names)} runs: give two or more.")
-    runs = [listed(folder) for folder in chosen(out, names)]
+    if picture is not None:
+        require_format(picture)
+    folders = chosen(out, names)
+    twice = [folder.name for folder in folders if folders.count(folder) > 1]
+    if twice:
+        raise InputError(f"{twice[0]} was named twice: compare it with another run.")
+    runs = [listed(folder) for folder in folders]
     settings = [_settings(run) for run in runs]
     keys = list(dict.fromkeys(key for one in settings for key in one))
     rows = [[key, *(str(one.get(key, "-")) for one in settings)] for key in keys]

@@ -103,12 +103,14 @@ def checked_number(
     return float(value)
 
 
-def checked_whole(name: str, value: Any, *, least: int) -> int:
-    """`value`. Raises if it is no whole number or less than `least`."""
+def checked_whole(name: str, value: Any, *, least: int, most: int | None = None) -> int:
+    """`value`. Raises if it is no whole number, less than `least` or more than `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise KindError(f"{name} is {shown(value)}, a {type(value).__name__}: give a whole number.")
     if value < least:
         raise InputError(f"{name} is {shown(value)}: it must be at least {least}.")
+    if most is not None and value > most:
+        raise InputError(f"{name} is {shown(value)}: it must be at most {most:,}.")
     return value
 
 

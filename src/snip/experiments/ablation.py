@@ -30,6 +30,10 @@ BASE = "base"
 LEAST, MOST = 0.8, 2.0  # times the paper's error: how far the figure goes at least
 BEYOND = 0.05  # of an error that stretches the figure: how far it goes beyond
 SHIFTS = {"selected": -0.15, "best": 0.15}  # of a rule's points in the figure from the middle
+ON_MACHINES = (
+    "A seed has the same draws and batches on every machine, but not the same rounding: where a "
+    "base and its change are of different machines, they differ by that as well"
+)
 Change = Callable[[RunConfig], RunConfig]
 Bases = Sequence[tuple[RunConfig, str]]  # each with the paper's error in percent
 
@@ -56,7 +60,7 @@ def ablation(
             ("against the base, same seeds", _gain),
         ),
         draw=partial(_draw, [BASE, *variants]),
-        notes=notes,
+        notes=(*notes, ON_MACHINES),
     )
 
 

@@ -31,7 +31,8 @@ def rows() -> list[Row]:
             protocol = "redraw" if sparsity else "train-scored"
             config = RunConfig(model, sparsity, protocol=protocol, train=train)
             label = f"{100 * sparsity:g}%" if sparsity else "reference"
-            made.append(Row(label, config, PAPER.get((model, sparsity), ""), seeds=SEEDS[model]))
+            paper, marked = PAPER.get((model, sparsity), ""), train is None
+            made.append(Row(label, config, paper, marked=marked, seeds=SEEDS[model]))
     return made
 
 
@@ -65,7 +66,7 @@ FIG1 = Experiment(
     notes=(
         "Protocol redraw. lenet-300-100: the paper's schedule; lenet-5-caffe: 20 epochs at the "
         "rate 0.02, because the dense one diverges at the paper's 0.1; "
-        "five seeds of it in place of 20",
+        "five seeds of it in place of 20, and no marks against the paper's numbers",
         "The paper's points are not read off its figure: they are of its tables, and at 90% of its "
         "figure 3 at batch 100",
         HELD_OUT,

@@ -34,6 +34,7 @@ class Row:
     config: RunConfig  # of any seed
     paper: str = ""  # the error in percent as the paper prints it; empty where it has none
     paper_std: float = 0.0  # in percent, where the paper gives it
+    marked: bool = True  # held against the paper's number; not where the training is another
     seeds: int | None = None  # by default the experiment's
     about: Mapping[str, Any] = field(default_factory=dict)  # what else tables and figures use
 

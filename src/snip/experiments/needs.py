@@ -21,7 +21,7 @@ class _TriedError(Exception):
 
 
 def require_writable(folder: Path) -> None:
-    """Refuse a folder of results that cannot be written, and leave nothing behind in any case."""
+    """Refuse a folder of results or runs that cannot be written, and leave nothing behind."""
     with suppress(_TriedError), waiting_lock(folder):
         write_bytes(folder / TRIED, b"")
         remove(folder / TRIED)

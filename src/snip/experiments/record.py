@@ -90,13 +90,14 @@ def row_entry(
 ) -> Record:
     """One row: its configuration, its runs of all seeds that are known, and their summary.
 
-    Only runs of the whole schedule are held against the paper's number. `wanted` is how many of
-    them make the row complete, however few a command asks for.
+    Only runs of the whole schedule, and of the paper's, are held against its number. `wanted` is
+    how many of them make the row complete, however few a command asks for.
     """
     config = {name: value for name, value in row.config.to_dict().items() if name != "seed"}
     names = _run_names(row, seeds, config, known)
     found = [known.runs[name] for name in names if name in known.runs]
     failed = [known.failed[n] for n in names if n in known.failed and n not in known.runs]
+    lacking = len(found) < len(seeds)
     entry = {
         "label": row.label,
         "paper": row.paper,
@@ -106,11 +107,11 @@ def row_entry(
         "asked": max(len({*seeds, *(one["seed"] for one in (*found, *failed))}), wanted),
         "runs": found,
         "failed": failed,
-        "data": "absent" if row.config.dataset in known.absent else "here",
+        "data": "absent" if lacking and row.config.dataset in known.absent else "here",
     }
     for rule, name in (("selected", "test_error"), ("best", "best_test_error")):
         errors = [run[name] for run in found]
-        paper = row.paper if whole else ""
+        paper = row.paper if whole and row.marked else ""
         entry[rule] = summary(errors, paper, row.paper_std) if errors else None
     return entry
 

@@ -87,6 +87,8 @@ class Reproduction:
     def _begin(self) -> None:
         """Tell before anything slow that results cannot be written, and fetch what may be."""
         require_writable(self.request.results)
+        if self.chosen:
+            require_writable(self.request.place.out)
         if self.request.place.download:
             self._find_data(fetch=True)
 

@@ -8,12 +8,16 @@ from pathlib import Path
 
 from snip.common.checks import checked_whole
 from snip.common.errors import InputError, listed
+from snip.data.locate import check_named_folder
 from snip.experiments.kinds import OF, Row, checked_scale
 from snip.experiments.local_workers import LocalWorkers
 from snip.experiments.pool import Workers
 from snip.experiments.ray_workers import LOCAL, RayWorkers, is_ray
 from snip.experiments.work import Place
 from snip.runs.naming import look
+from snip.training.lock import require_folder
+
+MOST_SEEDS = 10_000  # more would only be looked for, for minutes
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,14 @@ class Request:
         is_ray(self.on)
         checked_scale(self.scale)
         checked_whole("jobs", self.jobs, least=1)
+        for folder in (self.place.out, self.results):
+            require_folder(folder)
+        if self.place.data_dir is not None and not self.place.download:
+            check_named_folder(self.place.data_dir)
         if not all(text.strip() for text in self.only):
             raise InputError("--only was given no text: leave it out for all rows.")
         if self.seeds is not None:
-            checked_whole("seeds", self.seeds, least=1)
+            checked_whole("seeds", self.seeds, least=1, most=MOST_SEEDS)
 
     def workers(self) -> Workers:
         """Where the runs are done."""
@@ -70,12 +78,12 @@ def _names(row: Row) -> tuple[str, ...]:
 
 
 def chosen_rows(rows: Sequence[Row], only: Sequence[str], name: str) -> list[Row]:
-    """The rows that are asked for: all, or those that match."""
-    chosen = matching(rows, only) if only else list(rows)
-    if not chosen and rows:
-        labels = list(dict.fromkeys(row.label for row in rows))
-        raise InputError(
-            f"--only {', '.join(only)} is in no row of {name}: its rows are {listed(labels)}. Give "
-            "one of these, or a part of the name of a network or a method."
-        )
-    return chosen
+    """The rows that are asked for: all, or those that match; a text that no row has is refused."""
+    for text in only if rows else ():
+        if not matching(rows, [text]):
+            labels = list(dict.fromkeys(row.label for row in rows))
+            raise InputError(
+                f"--only {text} is in no row of {name}: its rows are {listed(labels)}. Give one of "
+                "these, or a part of the name of a network or a method."
+            )
+    return matching(rows, only) if only else list(rows)

@@ -56,6 +56,11 @@ class Book:
         parts = live_parts(_story(told))
         return json.dumps({"curves": [one.curves for one in told], "parts": parts})
 
+    def problems(self) -> list[str]:
+        """What could not be read of the runs; the page says the same."""
+        runs = [self._reader.read(folder) for folder in chosen_folders(self._paths)]
+        return [problem for run in runs for problem in run.problems]
+
     def _told(self) -> list[Told]:
         runs = [self._reader.read(folder) for folder in chosen_folders(self._paths)]
         return all_told(runs, self._command_of)

@@ -59,7 +59,7 @@ def require_as_summed(path: Path) -> None:
     if expected is not None and places.is_file(path) and files.sha256(path) != expected:
         raise FileError(
             f"{path} was altered after its run ended: its sum is not the one in {SUMS}. "
-            "Put back a copy, or run again with --no-resume (resume=False)."
+            f"Put back a copy, or delete {folder} and run again."
         )
 
 

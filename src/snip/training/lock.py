@@ -82,8 +82,11 @@ def locked(folder: Path | None) -> Iterator[Lock]:
 
 
 @contextmanager
-def waiting_lock(folder: Path, seconds: float = 30.0) -> Iterator[Lock]:
-    """Hold `folder` as `locked` does, for work of a moment: others are waited for."""
+def waiting_lock(folder: Path, seconds: float = 300.0) -> Iterator[Lock]:
+    """Hold `folder` as `locked` does, for work of a moment: others are waited for.
+
+    A moment can be long: on a busy machine it has taken half a minute to draw a figure.
+    """
     until = time.monotonic() + seconds
     while True:
         with ExitStack() as stack:
@@ -99,9 +102,10 @@ def waiting_lock(folder: Path, seconds: float = 30.0) -> Iterator[Lock]:
 
 
 def require_folder(folder: Path) -> None:
-    """Refuse a path that cannot become a run's folder because it is a file."""
-    if exists(folder) and not is_folder(folder):
-        raise FileError(f"{folder} is a file: give a folder for the run.")
+    """Refuse a path that cannot become a folder because it, or what it is in, is a file."""
+    there = next((place for place in (folder, *folder.parents) if exists(place)), folder)
+    if exists(there) and not is_folder(there):
+        raise FileError(f"{there} is a file: give a folder.")
 
 
 def is_held(folder: Path) -> bool:
@@ -126,8 +130,7 @@ def _hold(file: BinaryIO, folder: Path) -> None:
     # next would make a new one and hold that.
     if not _taken(file) or not _is_at(file, folder / LOCK):
         raise BusyError(
-            f"run folder {folder} is in use by another process: "
-            "wait for it to end, or choose another folder."
+            f"{folder} is in use by another process: wait for it to end, or choose another folder."
         )
 
 
