@@ -17,7 +17,7 @@ MISTAKES = {
     "sparsity of one": (["run", *LENET, "--sparsity", "1"], "[0, 1)"),
     "negative sparsity": (["run", *LENET, "--sparsity=-0.1"], "[0, 1)"),
     "NaN": (["run", *LENET, "--sparsity", "nan"], "[0, 1)"),
-    "no number": (["run", *LENET, "--sparsity", "many"], "'--sparsity'"),
+    "no number": (["run", *LENET, "--sparsity", "many"], "'many'"),
     "no sparsity of blocks": (["run", *LENET, "--granularity", "4x4"], "--sparsity is missing"),
     "a sparsity of another pattern": (
         ["run", *LENET, "--granularity", "2:4", "--sparsity", "0.9"],

@@ -103,8 +103,14 @@ def _usage(error: Any) -> str:
     """typer's message about a wrong flag, and the help to read."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "snip"
-    message = error.format_message()
+    message = error.format_message() + _given(error.__cause__)
     return f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {path} --help"
+
+
+def _given(cause: Any) -> str:
+    """The value that was refused, which typer leaves out since it checks values by pydantic."""
+    found = cause.errors() if hasattr(cause, "errors") else []
+    return f", but it is {found[0].get('input')!r:.60}" if found else ""
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
