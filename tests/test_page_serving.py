@@ -39,7 +39,6 @@ def test_the_command_writes_one_whole_page(snip: Snip, page_run: Path) -> None:
     assert snip("report", page_run, "-o", "sub/page.html")[0] == 0  # ours is replaced
 
 
-@pytest.mark.usefixtures("empty_folder")
 def test_what_cannot_be_read_is_told_where_the_page_is_made(snip: Snip, page_copy: Path) -> None:
     (page_copy / "result.json").write_text("{")
     code, out, error = snip("report", page_copy, "--no-score")

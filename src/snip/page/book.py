@@ -13,7 +13,7 @@ from snip.common.errors import FileError
 from snip.common.version import __version__
 from snip.page import comparison
 from snip.page.explorer import Explorer, Load, colours
-from snip.page.finding import Reader, chosen_folders
+from snip.page.finding import Reader, Run, chosen_folders
 from snip.page.render import MARK, live_parts, page
 from snip.page.story import CommandOf, headline
 from snip.page.telling import Told, all_told
@@ -58,12 +58,13 @@ class Book:
 
     def problems(self) -> list[str]:
         """What could not be read of the runs; the page says the same."""
-        runs = [self._reader.read(folder) for folder in chosen_folders(self._paths)]
-        return [problem for run in runs for problem in run.problems]
+        return [problem for run in self._runs() for problem in run.problems]
 
     def _told(self) -> list[Told]:
-        runs = [self._reader.read(folder) for folder in chosen_folders(self._paths)]
-        return all_told(runs, self._command_of)
+        return all_told(self._runs(), self._command_of)
+
+    def _runs(self) -> list[Run]:
+        return [self._reader.read(folder) for folder in chosen_folders(self._paths)]
 
 
 def _story(told: Sequence[Told]) -> dict[str, Any]:
