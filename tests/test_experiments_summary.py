@@ -109,6 +109,11 @@ def test_scaling_a_run():
     often = replace(config, train=TrainConfig(eval_every=1000))
     assert scaled(often, 0.01).training.eval_every == 10
     assert scaled(config, 1e-9).training.iterations == 1
+    # Ten evaluations of 150 steps of CIFAR-10 would take three times as long as the steps.
+    large = RunConfig("vgg-like", 0.97, dataset="cifar-10", protocol="redraw")
+    assert scaled(large, 0.01).training.eval_every == 150
+    assert scaled(large, 0.001).training.eval_every == 38  # four evaluations
+    assert scaled(large, 0.0001).training.eval_every == 5  # three
 
 
 def test_rows_are_chosen_by_the_name_of_a_network_as_its_user_wrote_it():

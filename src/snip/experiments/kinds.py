@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from snip.common.checks import checked_number
 from snip.runs import RunConfig, RunResult
+from snip.runs.pace import evaluation_work
 from snip.training.schedule import shortened
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEAST_POINTS = 10  # evaluations of a trial
+# Evaluations of a trial: a curve needs some points, however short it is.
+FEWEST_POINTS, USUAL_POINTS = 3, 10
 EVALUATED = 540  # steps between two of a training that says nothing: once per epoch of MNIST
 DATA_NOTES = "data_notes"  # where measures keep what must be said of their data
 HELD_OUT = (
@@ -87,9 +90,14 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
     train = config.training
     steps = max(1, round(train.iterations * scale))
     every = round(train.eval_every * scale) if train.eval_every else EVALUATED
-    # A curve needs some points, however short the trial is.
-    every = max(1, min(every, steps // LEAST_POINTS))
+    every = max(1, min(every, math.ceil(steps / _points(config, steps))))
     return replace(config, train=replace(shortened(train, steps), eval_every=every, seed=0))
+
+
+def _points(config: RunConfig, steps: int) -> int:
+    """How often a trial is evaluated: where it can be, for no longer than it trains."""
+    affordable = int(steps * config.training.batch_size / evaluation_work(config))
+    return max(FEWEST_POINTS, min(USUAL_POINTS, affordable))
 
 
 def checked_scale(scale: float) -> float:

@@ -145,9 +145,13 @@ def _images(config: RunConfig) -> int:
 
 def _work(config: RunConfig) -> float:
     """Images of all steps, and of the evaluations by what they take of a step's work."""
+    return _images(config) + _evaluations(config) * evaluation_work(config)
+
+
+def evaluation_work(config: RunConfig) -> float:
+    """How many images of training steps take as long as one evaluation."""
     held_out = TEST_PART + config.training.validation
-    each = DATASETS[config.dataset].most * held_out * FORWARD
-    return _images(config) + _evaluations(config) * each
+    return DATASETS[config.dataset].most * held_out * FORWARD
 
 
 def _evaluations(config: RunConfig) -> int:
