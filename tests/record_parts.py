@@ -7,8 +7,8 @@ import torch
 
 from snip.experiments import EXPERIMENTS
 from snip.experiments.kinds import Record, Row
-from snip.experiments.maps import packed
-from snip.experiments.record import Known, make_record
+from snip.experiments.measures.maps import packed
+from snip.experiments.records.record import Known, make_record
 from snip.runs import RunConfig
 
 SPREAD = (-0.001, 0.0, 0.001)  # a standard deviation of 0.1 points over three seeds

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from snip.experiments.claims import CLAIMS, verdict
-from snip.experiments.class_maps import SETS, SPARSITIES, measured_table
+from snip.experiments.fig2 import SETS, SPARSITIES, measured_table
 from snip.experiments.kinds import Record
-from snip.experiments.map_measures import (
+from snip.experiments.measures.map_measures import (
     BETWEEN_SEEDS,
     CHANGED,
     INVERSION,

@@ -9,10 +9,10 @@ from record_parts import record_with
 from snip.experiments import EXPERIMENTS
 from snip.experiments.ablation import ablation
 from snip.experiments.gap import VARIANTS, VARIANTS_CONV, VARIANTS_RECURRENT, VARIANTS_SWS
-from snip.experiments.record import Known, make_record
-from snip.experiments.results_file import read_record
-from snip.experiments.summary import summary
-from snip.experiments.tables import OF_ALL, table_of
+from snip.experiments.records.record import Known, make_record
+from snip.experiments.records.results_file import read_record
+from snip.experiments.records.summary import summary
+from snip.experiments.records.tables import OF_ALL, table_of
 from snip.runs import RunConfig
 from snip.training import paper_schedule
 

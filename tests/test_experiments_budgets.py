@@ -12,7 +12,7 @@ from snip.common.errors import FileError
 from snip.data import load
 from snip.experiments import EXPERIMENTS
 from snip.experiments.budget_arms import ARMS, BASES, Arm, plan
-from snip.experiments.record import Known, row_entry
+from snip.experiments.records.record import Known, row_entry
 from snip.runs import RunConfig, prepare
 from snip.selection.costs import flops
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from record_parts import record_with
 
 from snip.experiments import EXPERIMENTS
-from snip.experiments.captions import captions, what_was_run
 from snip.experiments.marked import filled
-from snip.experiments.tables import table_of, write_tables
+from snip.experiments.records.captions import captions, what_was_run
+from snip.experiments.records.tables import table_of, write_tables
 
 
 def test_the_length_of_trainings_is_told_beside_the_paper_s():

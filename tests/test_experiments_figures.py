@@ -8,12 +8,12 @@ import pytest
 from record_parts import record_of, record_with
 
 from snip.experiments import EXPERIMENTS
-from snip.experiments.captions import what_was_run
-from snip.experiments.curves import MOST_POINTS, Curves
-from snip.experiments.drawing import save_figure
-from snip.experiments.record import Known, make_record
+from snip.experiments.measures.curves import MOST_POINTS, Curves
+from snip.experiments.records.captions import what_was_run
+from snip.experiments.records.drawing import save_figure
+from snip.experiments.records.record import Known, make_record
+from snip.experiments.records.tables import table_of, write_tables
 from snip.experiments.table1 import SECONDS
-from snip.experiments.tables import table_of, write_tables
 from snip.runs import RunResult
 
 DRAWN = [n for n, one in EXPERIMENTS.items() if one.draw and one.rows()]

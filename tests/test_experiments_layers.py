@@ -7,14 +7,14 @@ import pytest
 from snip.common.files import write_json
 from snip.data import load
 from snip.experiments import EXPERIMENTS
-from snip.experiments.architectures import PRUNED, TABLE2
-from snip.experiments.captions import captions
-from snip.experiments.drawing import save_figure
 from snip.experiments.layers import measured, measured_table
-from snip.experiments.record import Known, make_record
-from snip.experiments.reproduce import Reproduction
-from snip.experiments.request import Request
-from snip.experiments.work import Place
+from snip.experiments.records.captions import captions
+from snip.experiments.records.drawing import save_figure
+from snip.experiments.records.record import Known, make_record
+from snip.experiments.sweep.reproduce import Reproduction
+from snip.experiments.sweep.request import Request
+from snip.experiments.sweep.work import Place
+from snip.experiments.table2 import PRUNED, TABLE2
 from snip.runs import RunConfig, prepare
 from snip.selection.budgets import kept_count
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from snip.data import load
-from snip.experiments.class_maps import INVERTED, PLAIN, SPARSITIES, maps_of
-from snip.experiments.map_measures import (
+from snip.experiments.fig2 import INVERTED, PLAIN, SPARSITIES, maps_of
+from snip.experiments.measures.map_measures import (
     CHANGED,
     INVERSION,
     READ_BACK_WRONG,
@@ -18,7 +18,7 @@ from snip.experiments.map_measures import (
     steadiness,
     with_highest,
 )
-from snip.experiments.maps import class_means, correlation, packed, unpacked
+from snip.experiments.measures.maps import class_means, correlation, packed, unpacked
 from snip.reports.views import shares
 from snip.runs import RunConfig, prepare
 from snip.runs.config import SHUFFLED

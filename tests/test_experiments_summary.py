@@ -8,8 +8,8 @@ from snip.common.errors import InputError
 from snip.experiments import EXPERIMENTS, named_experiments
 from snip.experiments.kinds import scaled
 from snip.experiments.methods import METHODS_HERE
-from snip.experiments.request import matching
-from snip.experiments.summary import AGREES, HIGHER, LEGEND, LOWER, ROUNDED, shown, summary
+from snip.experiments.records.summary import AGREES, HIGHER, LEGEND, LOWER, ROUNDED, shown, summary
+from snip.experiments.sweep.request import matching
 from snip.experiments.table1 import RIVALS
 from snip.runs import RunConfig
 from snip.training import TrainConfig, paper_schedule, shortened

@@ -16,7 +16,7 @@ from training_parts import CONFIG, StoppedError, chancy_network, stopping_at
 
 from snip.common.errors import FileError
 from snip.data import Dataset, load
-from snip.experiments.work import DONE, Place, attempt
+from snip.experiments.sweep.work import DONE, Place, attempt
 from snip.runs import RunConfig, RunResult, run
 from snip.training import Metrics, TrainConfig, train
 from snip.training.metrics import read_metrics

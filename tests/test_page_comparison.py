@@ -11,12 +11,12 @@ from page_parts import TRAIN
 
 from snip.cli.configuration import run_config
 from snip.cli.repeating import command_of
-from snip.experiments.architectures import TABLE2, TABLEC
 from snip.experiments.fig1 import FIG1
 from snip.experiments.fig3 import FIG3
 from snip.experiments.paper_numbers import paper_number
-from snip.experiments.summary import ROUNDED, summary
+from snip.experiments.records.summary import ROUNDED, summary
 from snip.experiments.table1 import SMALL, TABLE1
+from snip.experiments.table2 import TABLE2, TABLEC
 from snip.experiments.table3 import TABLE3
 from snip.models import MODELS
 from snip.page.comparison import rows

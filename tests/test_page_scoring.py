@@ -16,7 +16,7 @@ from page_parts import html_of
 from snip.cli.repeating import command_of
 from snip.common.errors import FileError
 from snip.data import Dataset, Split, load
-from snip.experiments.class_maps import SPARSITIES
+from snip.experiments.fig2 import SPARSITIES
 from snip.masks import Masks
 from snip.page.book import Book
 from snip.page.explorer import NO_REPAIR, Explorer

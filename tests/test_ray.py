@@ -17,7 +17,7 @@ from processes import PATIENCE, SEES_THIS_TREE, free_port
 from test_reproduce_killed import TINY, Process, has_begun, start, wait_until
 
 from snip.experiments.kinds import scaled
-from snip.experiments.work import DONE, Place, attempt
+from snip.experiments.sweep.work import DONE, Place, attempt
 from snip.runs import RunConfig, RunResult
 from snip.training.journal import CHECKPOINT, METRICS
 from snip.training.lock import is_held

@@ -13,7 +13,7 @@ import pytest
 from processes import PATIENCE, SEES_THIS_TREE
 
 from snip.experiments.kinds import scaled
-from snip.experiments.work import BUSY, FAILED, FULL, Place, attempt
+from snip.experiments.sweep.work import BUSY, FAILED, FULL, Place, attempt
 from snip.runs import RunConfig, RunResult
 from snip.runs.folder import FINISHED, state_of
 from snip.training.interrupts import UNTOUCHED

@@ -10,9 +10,9 @@ from reproduce_fixtures import NAME, TABLE, TRIAL, changed, record
 
 from snip.experiments import EXPERIMENTS
 from snip.experiments.kinds import Row
-from snip.experiments.reproduce import Reproduction
-from snip.experiments.request import Request
-from snip.experiments.work import Place
+from snip.experiments.sweep.reproduce import Reproduction
+from snip.experiments.sweep.request import Request
+from snip.experiments.sweep.work import Place
 from snip.runs import RunConfig
 from snip.runs.pace import Pace
 from snip.training import TrainConfig

@@ -7,13 +7,13 @@ from cli_fixtures import Snip, files
 
 from snip.common.errors import FileError
 from snip.experiments import EXPERIMENTS
-from snip.experiments import needs as needed
-from snip.experiments.estimate import show_estimate
-from snip.experiments.made import MADE, MEASURED, made_now
-from snip.experiments.needs import absent_data, require_writable
-from snip.experiments.reproduce import Reproduction
-from snip.experiments.request import Request, matching
-from snip.experiments.work import Place
+from snip.experiments.records.made import MADE, MEASURED, made_now
+from snip.experiments.sweep import needs as needed
+from snip.experiments.sweep.estimate import show_estimate
+from snip.experiments.sweep.needs import absent_data, require_writable
+from snip.experiments.sweep.reproduce import Reproduction
+from snip.experiments.sweep.request import Request, matching
+from snip.experiments.sweep.work import Place
 
 ONE_RUN = ["table1", "--scale", "0.0002", "--only", "snip-0.95", "--seeds", "1"]
 TIMED = "--time times each network once, here and now, in place of training: omit "

@@ -15,12 +15,12 @@ from record_parts import record_with
 
 from snip.common.errors import FileError
 from snip.experiments import EXPERIMENTS, gallery
-from snip.experiments.record import Record
-from snip.experiments.reproduce import Reproduction
-from snip.experiments.request import Request
-from snip.experiments.results_file import read_record
-from snip.experiments.tables import table_files
-from snip.experiments.work import Place
+from snip.experiments.records.record import Record
+from snip.experiments.records.results_file import read_record
+from snip.experiments.records.tables import table_files
+from snip.experiments.sweep.reproduce import Reproduction
+from snip.experiments.sweep.request import Request
+from snip.experiments.sweep.work import Place
 
 TOP = Path(__file__).parents[1]
 HOSTILE = (None, "x", "", -1, 7, 0.5, 1e300, True, [], {}, [1], {"a": 1})

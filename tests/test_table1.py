@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 import snip
+from snip.experiments.records.tables import table_of
 from snip.experiments.table1 import TABLE1
-from snip.experiments.tables import table_of
 from snip.methods.course import own_count
 from snip.training import TrainConfig
 

@@ -17,8 +17,8 @@ from snip.common.errors import InputError
 from snip.common.places import exists
 
 if TYPE_CHECKING:
-    from snip.experiments.reproduce import Reproduction
-    from snip.experiments.request import Request
+    from snip.experiments.sweep.reproduce import Reproduction
+    from snip.experiments.sweep.request import Request
 
 DETAILS = (
     "Every run has a folder that its configuration names: one that is there is not run again, and "
@@ -121,8 +121,8 @@ def command(
     """Reproduce a table or a figure of the paper."""
     # Imported here, because this loads torch, and a help text needs none of it.
     from snip.experiments import ALL, named_experiments
-    from snip.experiments.request import Request
-    from snip.experiments.work import Place
+    from snip.experiments.sweep.request import Request
+    from snip.experiments.sweep.work import Place
 
     given = _given(context)
     if name is None:
@@ -155,7 +155,7 @@ def _list_experiments(given: Collection[str]) -> None:
 
 def _estimate(works: Sequence[Reproduction]) -> None:
     """Say what there is to do; runs that several experiments need are done once."""
-    from snip.experiments.estimate import show_estimate
+    from snip.experiments.sweep.estimate import show_estimate
     from snip.training.display import duration
 
     left: dict[str, float] = {}
@@ -168,8 +168,8 @@ def _estimate(works: Sequence[Reproduction]) -> None:
 
 def _reproduce(works: Sequence[Reproduction], seconds: float | None) -> None:
     """Run the experiments, or time their networks for so many `seconds` each, and show them."""
-    from snip.experiments.reproduce import is_empty
-    from snip.experiments.tables import show_record
+    from snip.experiments.records.tables import show_record
+    from snip.experiments.sweep.reproduce import is_empty
 
     failures: list[str] = []
     for work in works:
@@ -209,8 +209,8 @@ def _works(name: str, asked: Request, *, time: bool) -> list[Reproduction]:
     A mistake, or a damaged file, is told at once.
     """
     from snip.experiments import ALL, EXPERIMENTS, named_experiments
-    from snip.experiments.reproduce import Reproduction
-    from snip.experiments.request import matching
+    from snip.experiments.sweep.reproduce import Reproduction
+    from snip.experiments.sweep.request import matching
 
     works, found = [], set[str]()
     for experiment in named_experiments(name):

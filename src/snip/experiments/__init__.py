@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from snip.common.errors import nearest
-from snip.experiments.architectures import TABLE2, TABLEC
 from snip.experiments.budgets import BUDGETS
-from snip.experiments.class_maps import FIG2, FIGA1, FIGA2
 from snip.experiments.fig1 import FIG1
+from snip.experiments.fig2 import FIG2, FIGA1, FIGA2
 from snip.experiments.fig3 import FIG3
+from snip.experiments.fig4 import FIG4, FIGB
 from snip.experiments.gap import GAP, GAP_CONV, GAP_RECURRENT, GAP_SWS
 from snip.experiments.granularity import GRANULARITY
 from snip.experiments.kinds import Experiment
 from snip.experiments.layers import LAYERS
 from snip.experiments.methods import METHODS_EXPERIMENT
-from snip.experiments.random_labels import FIG4, FIGB
 from snip.experiments.table1 import TABLE1
+from snip.experiments.table2 import TABLE2, TABLEC
 from snip.experiments.table3 import TABLE3
 
 ALL = "all"

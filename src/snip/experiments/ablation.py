@@ -8,7 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from snip.common.figures import short_percent
-from snip.experiments.drawing import (
+from snip.experiments.kinds import OF, Experiment, Record, Row
+from snip.experiments.records.comparison import paired
+from snip.experiments.records.drawing import (
     COLOURS,
     PAPER_GREY,
     RULES,
@@ -17,9 +19,7 @@ from snip.experiments.drawing import (
     plain_axes,
     spread,
 )
-from snip.experiments.judging import paired
-from snip.experiments.kinds import OF, Experiment, Record, Row
-from snip.experiments.tables import OF_ALL
+from snip.experiments.records.tables import OF_ALL
 from snip.runs import RunConfig
 
 if TYPE_CHECKING:

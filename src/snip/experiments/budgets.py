@@ -14,7 +14,7 @@ from snip.common.figures import percent
 from snip.data import load
 from snip.experiments.budget_arms import ARMS, BASES, Arm, plan
 from snip.experiments.kinds import Experiment, Record, Row
-from snip.experiments.times import DENSE, timing
+from snip.experiments.measures.times import DENSE, timing
 from snip.masks import Masks, empty_layers
 from snip.runs import RunConfig, RunResult
 from snip.runs.folder import read_report

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from snip.experiments.drawing import PAPER_GREY, RULES, error_axes, finish, new_figure, spread
 from snip.experiments.kinds import HELD_OUT, Experiment, Record, Row
+from snip.experiments.records.drawing import (
+    PAPER_GREY,
+    RULES,
+    error_axes,
+    finish,
+    new_figure,
+    spread,
+)
 from snip.experiments.table1 import CONV, CONV_TRAIN, SEEDS, SMALL, SNIP
 from snip.runs import RunConfig
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from snip.experiments.drawing import finish, new_figure
 from snip.experiments.kinds import HELD_OUT, Experiment, Record, Row
-from snip.experiments.maps import class_means, correlation, map_of, packed, unpacked
-from snip.experiments.summary import shown
+from snip.experiments.measures.maps import class_means, correlation, map_of, packed, unpacked
+from snip.experiments.records.drawing import finish, new_figure
+from snip.experiments.records.summary import shown
 from snip.reports.pictures import COLOURS as COLOUR_MAP
 from snip.runs import RunConfig, RunResult
 

@@ -16,13 +16,13 @@ from snip.common.console import complain
 from snip.common.errors import InputError
 from snip.common.files import damaged, reading, write_text
 from snip.experiments import EXPERIMENTS
-from snip.experiments.captions import captions, what_was_run
 from snip.experiments.claims import CLAIMS, Claim, Fact, verdict
 from snip.experiments.kinds import Record
-from snip.experiments.made import MEASURED
 from snip.experiments.marked import filled
-from snip.experiments.results_file import ELSEWHERE, read_record, record_file
-from snip.experiments.tables import markdown, table_files, table_of
+from snip.experiments.records.captions import captions, what_was_run
+from snip.experiments.records.made import MEASURED
+from snip.experiments.records.results_file import ELSEWHERE, read_record, record_file
+from snip.experiments.records.tables import markdown, table_files, table_of
 from snip.training.display import duration
 from snip.training.lock import waiting_lock
 

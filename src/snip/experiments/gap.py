@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from snip.experiments.ablation import Bases, Change, ablation
-from snip.experiments.architectures import PRUNED, TABLE2
 from snip.experiments.kinds import Experiment
 from snip.experiments.table1 import CONV, SMALL, TABLE1
+from snip.experiments.table2 import PRUNED, TABLE2
 from snip.runs import RunConfig
 
 LARGE_BATCH = "scoring batch 10,000"

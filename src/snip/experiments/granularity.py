@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from snip.experiments.drawing import COLOURS, MARKERS, error_axes, finish, new_figure, spread
 from snip.experiments.kinds import Experiment, Record, Row
+from snip.experiments.measures.times import DENSE, timing
+from snip.experiments.records.drawing import (
+    COLOURS,
+    MARKERS,
+    error_axes,
+    finish,
+    new_figure,
+    spread,
+)
 from snip.experiments.table1 import CONV, CONV_SHORT
-from snip.experiments.times import DENSE, timing
 from snip.runs import RunConfig
 from snip.training import TrainConfig
 

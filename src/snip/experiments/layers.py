@@ -9,9 +9,9 @@ from snip.anatomy.parameters import is_weight
 from snip.common.progress import track
 from snip.data import load
 from snip.data.dataset import Dataset
-from snip.experiments.architectures import PAPER_KEPT, PRUNED, TABLE2, TABLEC
-from snip.experiments.drawing import COLOURS, finish, new_figure, plain_axes
 from snip.experiments.kinds import DATA_NOTES, Experiment, Record, Row
+from snip.experiments.records.drawing import COLOURS, finish, new_figure, plain_axes
+from snip.experiments.table2 import PAPER_KEPT, PRUNED, TABLE2, TABLEC
 from snip.masks import Masks
 from snip.runs import prepare
 

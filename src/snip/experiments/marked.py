@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from snip.experiments.captions import what_was_run
 from snip.experiments.granularity import GRANULARITY
 from snip.experiments.kinds import Record
 from snip.experiments.methods import CONTROLLED, METHODS_EXPERIMENT, METHODS_HERE, SPARSITIES, TRAIN
-from snip.experiments.summary import LEGEND, shown
+from snip.experiments.records.captions import what_was_run
+from snip.experiments.records.summary import LEGEND, shown
+from snip.experiments.records.tables import markdown, table_of
 from snip.experiments.table1 import SECONDS, TABLE1
-from snip.experiments.tables import markdown, table_of
 from snip.methods.controls import CONTROLS
 
 Records = Mapping[str, Record]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from snip.experiments.drawing import (
+from snip.experiments.kinds import Experiment, Record, Row
+from snip.experiments.records.comparison import diverged
+from snip.experiments.records.drawing import (
     COLOURS,
     MARKERS,
     finish,
@@ -12,8 +14,6 @@ from snip.experiments.drawing import (
     new_figure,
     plain_axes,
 )
-from snip.experiments.judging import diverged
-from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.table1 import CONV, CONV_SHORT, SMALL
 from snip.methods import METHODS, AtInitialisation
 from snip.methods.controls import CONTROLS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from snip.experiments.architectures import TABLE2, TABLEC
 from snip.experiments.fig3 import FIG3
 from snip.experiments.kinds import Row
 from snip.experiments.table1 import TABLE1
+from snip.experiments.table2 import TABLE2, TABLEC
 from snip.experiments.table3 import TABLE3
 from snip.runs import RunConfig
 from snip.runs.config import TRUE

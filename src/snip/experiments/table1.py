@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from snip.experiments.kinds import HELD_OUT, Experiment, Record, Row
-from snip.experiments.tables import OF_ALL
+from snip.experiments.records.tables import OF_ALL
 from snip.methods import METHODS
 from snip.methods.course import own_count
 from snip.runs import RunConfig

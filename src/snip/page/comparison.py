@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from snip.common.figures import percent
 from snip.experiments.paper_numbers import PaperNumber, paper_number
-from snip.experiments.summary import AGREES, ROUNDED, summary
+from snip.experiments.records.summary import AGREES, ROUNDED, summary
 from snip.page.names import has_other_length, pruned_by
 from snip.runs import RunConfig, RunResult
 from snip.runs.settings import name_in_words, told_apart, value_in_words

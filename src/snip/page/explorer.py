@@ -13,7 +13,7 @@ from snip.algorithm import AUTO
 from snip.anatomy.parameters import is_weight
 from snip.common.errors import InputError, escaped, unforeseen
 from snip.data.dataset import Dataset
-from snip.experiments.class_maps import SPARSITIES
+from snip.experiments.fig2 import SPARSITIES
 from snip.masks import Masks
 from snip.page.finding import Run
 from snip.reports.pictures import COLOURS

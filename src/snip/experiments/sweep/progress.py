@@ -15,8 +15,8 @@ from snip.runs.pace import Pace
 from snip.training.display import duration
 
 if TYPE_CHECKING:
-    from snip.experiments.request import Request
-    from snip.experiments.work import Task
+    from snip.experiments.sweep.request import Request
+    from snip.experiments.sweep.work import Task
 
 LINE_EVERY = 60.0
 BAR_EVERY = 2.0

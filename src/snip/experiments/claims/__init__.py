@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from snip.common.figures import short_percent
-from snip.experiments import claims_errors as errors
-from snip.experiments import claims_labels as labels
-from snip.experiments import claims_maps as maps
-from snip.experiments.judging import COLLAPSED, LEAST_PAIRS, LEAST_SEEDS, Claim, Fact, verdict
+from snip.experiments.claims import errors, labels, maps
+from snip.experiments.claims.facts import Claim, Fact, verdict
+from snip.experiments.records.comparison import COLLAPSED, LEAST_PAIRS, LEAST_SEEDS
 
 __all__ = ["CLAIMS", "Claim", "Fact", "verdict"]
 

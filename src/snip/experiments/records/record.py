@@ -14,8 +14,8 @@ import torch
 
 from snip.common.errors import FileError, first_sentence
 from snip.experiments.kinds import Experiment, Record, Row
-from snip.experiments.results_file import COPIED, FORMAT, LATER
-from snip.experiments.summary import summary
+from snip.experiments.records.results_file import COPIED, FORMAT, LATER
+from snip.experiments.records.summary import summary
 from snip.masks import versions
 from snip.runs import RunConfig, RunResult
 from snip.runs.result import environment

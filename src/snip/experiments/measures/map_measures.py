@@ -14,7 +14,7 @@ from itertools import combinations
 import torch
 
 from snip.experiments.kinds import Record
-from snip.experiments.maps import correlation
+from snip.experiments.measures.maps import correlation
 
 Maps = torch.Tensor  # of one seed, [classes, sparsities, pixels]
 MEAN, MAGNITUDE = "the mean", "the magnitude"

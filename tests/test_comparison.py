@@ -5,16 +5,9 @@ from collections.abc import Callable
 import pytest
 from record_parts import around, record_with
 
-from snip.experiments.judging import (
-    Fact,
-    gains,
-    gains_by_seed,
-    loses_no_more,
-    number,
-    ranks_higher,
-    verdict,
-)
+from snip.experiments.claims.facts import Fact, number, verdict
 from snip.experiments.kinds import Record
+from snip.experiments.records.comparison import gains, gains_by_seed, loses_no_more, ranks_higher
 
 
 def row_of(*errors: float) -> Record:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from snip.common.console import remark
 from snip.common.errors import FileError
-from snip.experiments.work import BUSY, DONE, FAILED, FULL, LOST, Outcome, Place, Task
+from snip.experiments.sweep.work import BUSY, DONE, FAILED, FULL, LOST, Outcome, Place, Task
 from snip.runs.folder import FINISHED, state_of
 from snip.training.interrupts import end_by, signals_noted
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from snip.common.console import say, show_table
 from snip.common.progress import track
 from snip.experiments.kinds import Row
-from snip.experiments.made import MADE, MEASURED, is_current
-from snip.experiments.ray_workers import is_ray
-from snip.experiments.reproduce import Reproduction
+from snip.experiments.records.made import MADE, MEASURED, is_current
+from snip.experiments.sweep.ray_workers import is_ray
+from snip.experiments.sweep.reproduce import Reproduction
 from snip.training.display import duration
 
 

@@ -10,10 +10,10 @@ from snip.common.checks import checked_whole
 from snip.common.errors import InputError, listed
 from snip.data.locate import check_named_folder
 from snip.experiments.kinds import OF, Row, checked_scale
-from snip.experiments.local_workers import LocalWorkers
-from snip.experiments.pool import Workers
-from snip.experiments.ray_workers import LOCAL, RayWorkers, is_ray
-from snip.experiments.work import Place
+from snip.experiments.sweep.local_workers import LocalWorkers
+from snip.experiments.sweep.pool import Workers
+from snip.experiments.sweep.ray_workers import LOCAL, RayWorkers, is_ray
+from snip.experiments.sweep.work import Place
 from snip.runs.naming import look
 from snip.training.lock import require_folder
 

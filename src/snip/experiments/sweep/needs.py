@@ -10,7 +10,7 @@ from snip.common.errors import FileError
 from snip.common.files import TEMPORARY, remove, write_bytes
 from snip.data import DATASETS, load
 from snip.data.locate import find
-from snip.experiments.work import Place
+from snip.experiments.sweep.work import Place
 from snip.training.lock import waiting_lock
 
 TRIED = f"{TEMPORARY}tried"  # a file that is written to see whether one can be

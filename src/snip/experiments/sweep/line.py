@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from snip.experiments.kinds import Row
-from snip.experiments.work import Task
+from snip.experiments.sweep.work import Task
 from snip.runs.in_phases import method_of
 from snip.runs.pace import Pace
 

@@ -14,7 +14,7 @@ from typing import Any
 from snip.common.errors import InputError, first_line
 from snip.common.files import remove, write_json
 from snip.common.optional import imported
-from snip.experiments.work import FAILED, LOST, SAVING, Outcome, Place, Task, attempt
+from snip.experiments.sweep.work import FAILED, LOST, SAVING, Outcome, Place, Task, attempt
 from snip.runs import RunConfig
 from snip.runs.listing import CLUSTER
 

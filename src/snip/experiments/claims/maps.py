@@ -7,11 +7,10 @@ import statistics
 from collections.abc import Iterator
 
 from snip.common.figures import short_percent
-from snip.experiments.class_maps import PLAIN, SETS, called
-from snip.experiments.judging import Fact, Records
+from snip.experiments.claims.facts import Fact, Records
+from snip.experiments.fig2 import PLAIN, SETS, called
 from snip.experiments.kinds import Record
-from snip.experiments.made import MEASURED
-from snip.experiments.map_measures import (
+from snip.experiments.measures.map_measures import (
     BETWEEN_SEEDS,
     CHANGED,
     INVERSION,
@@ -21,7 +20,8 @@ from snip.experiments.map_measures import (
     WITH_SNIP,
     WITH_WRONG,
 )
-from snip.experiments.summary import DEVIATIONS
+from snip.experiments.records.made import MEASURED
+from snip.experiments.records.summary import DEVIATIONS
 
 ENOUGH = 0.9  # share of the maps that a class must be read back from; by chance it is 0.1
 BY_LABELS = 0.1  # by how much that share must be higher than with wrong labels: one class of ten

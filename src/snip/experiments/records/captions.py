@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from snip.experiments.kinds import DATA_NOTES, Record
-from snip.experiments.made import MEASURED, TIMED, machine_in_words, origin
-from snip.experiments.summary import LEGEND
+from snip.experiments.records.made import MEASURED, TIMED, machine_in_words, origin
+from snip.experiments.records.summary import LEGEND
 from snip.training import paper_schedule
 
 MOST_NAMES = 3  # of networks that are named one by one

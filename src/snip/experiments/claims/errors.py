@@ -6,25 +6,27 @@ from collections.abc import Callable, Iterator
 
 from snip.common.figures import short_percent
 from snip.experiments.ablation import base_of
-from snip.experiments.gap import GAP, GAP_CONV, LARGE_BATCH
-from snip.experiments.judging import (
+from snip.experiments.claims.facts import (
     Fact,
     Records,
     beside,
-    differs_no_more,
-    diverged,
-    gains,
-    gains_by_seed,
     is_run,
-    loses_no_more,
     number,
-    paper_rise,
-    ranks_higher,
     rows_of,
     rows_run,
     seed_differences,
 )
+from snip.experiments.gap import GAP, GAP_CONV, LARGE_BATCH
 from snip.experiments.kinds import Record
+from snip.experiments.records.comparison import (
+    differs_no_more,
+    diverged,
+    gains,
+    gains_by_seed,
+    loses_no_more,
+    paper_rise,
+    ranks_higher,
+)
 from snip.training import paper_schedule
 
 EXTREME = 0.9  # sparsities from here on are looked at for the first claim

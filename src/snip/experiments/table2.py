@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from snip.experiments.curves import Curves
-from snip.experiments.drawing import COLOURS, finish, logarithmic_errors, new_figure, plain_axes
 from snip.experiments.kinds import HELD_OUT, Experiment, Record, Row
+from snip.experiments.measures.curves import Curves
+from snip.experiments.records.drawing import (
+    COLOURS,
+    finish,
+    logarithmic_errors,
+    new_figure,
+    plain_axes,
+)
 from snip.runs import RunConfig
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snip.common.figures import percent
-from snip.experiments.curves import Curves
-from snip.experiments.drawing import COLOURS, finish, new_figure, plain_axes
 from snip.experiments.kinds import Experiment, Record, Row
+from snip.experiments.measures.curves import Curves
+from snip.experiments.records.drawing import COLOURS, finish, new_figure, plain_axes
 from snip.runs import RunConfig
 from snip.runs.config import SHUFFLED, TRUE
 from snip.training import paper_schedule

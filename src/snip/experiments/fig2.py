@@ -16,11 +16,11 @@ import torch
 
 from snip.common.progress import track
 from snip.data import Dataset, load
-from snip.experiments import map_measures as measures
-from snip.experiments.drawing import finish, new_figure
 from snip.experiments.kinds import Experiment, Record
-from snip.experiments.map_measures import Maps
-from snip.experiments.maps import class_means, packed, unpacked
+from snip.experiments.measures import map_measures as measures
+from snip.experiments.measures.map_measures import Maps
+from snip.experiments.measures.maps import class_means, packed, unpacked
+from snip.experiments.records.drawing import finish, new_figure
 from snip.reports.pictures import COLOURS as COLOUR_MAP
 from snip.runs import RunConfig
 from snip.runs.exploring import class_maps

@@ -11,10 +11,10 @@ from snip.common.console import say, show_table
 from snip.common.errors import listed
 from snip.common.figures import short_percent
 from snip.common.files import write_text
-from snip.experiments.captions import captions
 from snip.experiments.kinds import Experiment, Record
-from snip.experiments.made import MEASURED
-from snip.experiments.summary import shown
+from snip.experiments.records.captions import captions
+from snip.experiments.records.made import MEASURED
+from snip.experiments.records.summary import shown
 from snip.models import MODELS
 
 Table = tuple[list[str], list[list[str]]]

@@ -13,18 +13,25 @@ from snip.common.files import write_json
 from snip.common.progress import track
 from snip.common.source import note_code
 from snip.data import load
-from snip.experiments.drawing import save_figure
 from snip.experiments.kinds import Experiment, Record, Row, nothing_more, scaled
-from snip.experiments.line import tasks_in_line
-from snip.experiments.made import MADE, MEASURED, TIMED, is_current, made_now, warn_of_old_times
-from snip.experiments.needs import absent_data, require_writable
-from snip.experiments.pool import Pool
-from snip.experiments.progress import Progress
-from snip.experiments.record import Known, make_record, run_entry, runs_of
-from snip.experiments.request import Request, chosen_rows
-from snip.experiments.results_file import read_record, record_file
-from snip.experiments.tables import write_tables
-from snip.experiments.work import DIVERGED, DONE, FULL, Outcome, Task
+from snip.experiments.records.drawing import save_figure
+from snip.experiments.records.made import (
+    MADE,
+    MEASURED,
+    TIMED,
+    is_current,
+    made_now,
+    warn_of_old_times,
+)
+from snip.experiments.records.record import Known, make_record, run_entry, runs_of
+from snip.experiments.records.results_file import read_record, record_file
+from snip.experiments.records.tables import write_tables
+from snip.experiments.sweep.line import tasks_in_line
+from snip.experiments.sweep.needs import absent_data, require_writable
+from snip.experiments.sweep.pool import Pool
+from snip.experiments.sweep.progress import Progress
+from snip.experiments.sweep.request import Request, chosen_rows
+from snip.experiments.sweep.work import DIVERGED, DONE, FULL, Outcome, Task
 from snip.runs import RunConfig, RunResult
 from snip.runs.folder import FINISHED, require_own, state_of
 from snip.runs.pace import Pace

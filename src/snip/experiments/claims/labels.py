@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from snip.common.figures import short_percent
-from snip.experiments.judging import Fact, Records, diverged, rows_of, rows_run
+from snip.experiments.claims.facts import Fact, Records, rows_of, rows_run
+from snip.experiments.fig4 import NAMES
 from snip.experiments.kinds import Record
-from snip.experiments.random_labels import NAMES
+from snip.experiments.records.comparison import diverged
 
 HALF, FITTED = 0.5, 0.05  # training errors: half the labels are learnt, nearly all are
 CURVES_OF_CLAIM = ("dense", "decayed", "pruned", "true")

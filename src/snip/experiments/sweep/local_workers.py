@@ -13,7 +13,7 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from snip.experiments.work import LOST, SAVING, Outcome, Place, Task, attempt
+from snip.experiments.sweep.work import LOST, SAVING, Outcome, Place, Task, attempt
 from snip.training.interrupts import end_now
 
 

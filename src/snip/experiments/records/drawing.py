@@ -7,8 +7,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snip.experiments.captions import what_was_run
 from snip.experiments.kinds import Record
+from snip.experiments.records.captions import what_was_run
 from snip.reports.curves import COLOURS as COLOURS
 from snip.reports.pictures import INK, save
 

@@ -1,0 +1,106 @@
+"""What a claim of the paper is, what was found of it, and how that is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from snip.experiments.kinds import Record
+from snip.experiments.records.comparison import diverged, paired
+from snip.experiments.records.summary import AGREES, HIGHER, LOWER, ROUNDED
+
+Records = Mapping[str, Record]  # by the names of experiments, of those that were run
+AGAINST = {
+    AGREES: "agrees",
+    ROUNDED: "agrees by its rounding",
+    HIGHER: "ours is higher",
+    LOWER: "ours is lower",
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One finding, and whether it bears the claim out; None if it cannot tell.
+
+    `alone`: it is of a single seed, so that nobody knows how much of it is chance. `missing`: runs
+    that it needs are not there yet.
+    """
+
+    text: str
+    holds: bool | None = None
+    alone: bool = False
+    missing: bool = False
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper, the rule that decides whether it holds, and where to look."""
+
+    title: str
+    rule: str
+    sources: tuple[str, ...]
+    facts: Callable[[Records], Iterator[Fact]]
+    failed: str = "fails"  # what is said if nothing bears it out
+
+
+def verdict(facts: Sequence[Fact], failed: str = "fails") -> str:
+    """In a few words, what the facts say together."""
+    judged = [fact.holds for fact in facts if fact.holds is not None]
+    if not facts:
+        return "not run yet"
+    if not judged:
+        return "open: too little was run, or it is too close to tell"
+    missing = sum(fact.missing for fact in facts if fact.holds is None)
+    left = (len(facts) - len(judged) - missing, "cannot tell"), (missing, "not run yet")
+    more = "".join(f"; {count} {why}" for count, why in left if count)
+    counts = f"{sum(judged)} of {len(judged)} comparisons{more}"
+    here = "so far" if missing else "here"
+    if all(fact.alone for fact in facts if fact.holds is not None):
+        here = "in a single seed"
+    if all(judged):
+        return f"holds {here} ({counts})"
+    return f"holds in {counts}" if any(judged) else f"{failed} {here} ({counts})"
+
+
+def number(row: Record) -> str:
+    """A row's error over its seeds."""
+    found, seeds, lost = row["selected"], len(row["runs"]), diverged(row)
+    if found is None:
+        return f"all {lost} seeds diverged"
+    others = len(row.get("failed", ())) - lost
+    spread = "" if found["std"] is None else f" ± {found['std']:.2f}"
+    said = f"{seeds} seed{'s' * (seeds != 1)}"
+    said += "".join(f", {n} more {why}" for n, why in ((lost, "diverged"), (others, "failed")) if n)
+    return f"{found['mean']:.2f}{spread}% ({said})"
+
+
+def beside(row: Record) -> str:
+    """The paper's number, and how ours stands to it."""
+    if not row["paper"]:
+        return ""
+    against = row["selected"]["against"] if row["selected"] else None
+    return f", the paper {row['paper']}%" + (f" ({AGAINST[against]})" if against else "")
+
+
+def rows_of(records: Records, name: str) -> list[Record]:
+    """All rows of an experiment; none if it has no record."""
+    return list(records.get(name, {"rows": []})["rows"])
+
+
+def is_run(row: Record) -> bool:
+    """Whether it is known what comes out of a row, if only that it diverges."""
+    return bool(row["runs"] or diverged(row))
+
+
+def rows_run(records: Records, name: str) -> list[Record]:
+    """The rows of an experiment of which it is known what comes out."""
+    return [row for row in rows_of(records, name) if is_run(row)]
+
+
+def seed_differences(row: Record, base: Record) -> str:
+    """What `gains_by_seed` decides by, in words."""
+    found = paired(row, base)
+    if found is None:
+        return "no seed in common"
+    said = f"{found.mean:+.2f} points over the {found.seeds} seeds of both"
+    return said + (f", with a standard error of {found.error:.2f}" if found.error else "")

@@ -1,0 +1,1 @@
+"""What `results/` holds of an experiment, and what is made of it: tables, captions, figures."""
