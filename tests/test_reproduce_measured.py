@@ -51,7 +51,7 @@ def test_times_say_of_which_commit_they_are(capsys: pytest.CaptureFixture[str], 
     ):
         place = tmp_path / str(len(more))
         work = Reproduction(experiment, Request(Place(place / "runs"), place))
-        work.more = {"timing": {}, **more}
+        work.parts.held = {"timing": {}, **more}
         work.run()
         assert f"the times of granularity are {said}, and the code has changed since" in (
             capsys.readouterr().err

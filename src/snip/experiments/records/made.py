@@ -14,6 +14,28 @@ MEASURED, TIMED = "measured", "timing"  # parts of a record beside its runs
 MADE = "made"  # the part that says when and by which code the others were made
 
 
+class Parts:
+    """The parts of a record beside its runs, and which of them this command has made itself."""
+
+    def __init__(self) -> None:
+        self.held = Record()
+        self._own: set[str] = set()
+
+    def join(self, before: Record) -> None:
+        """Take over what a record holds that was not made by this command."""
+        for part in (MEASURED, TIMED):
+            if part in before and part not in self._own:
+                self.held[part] = before[part]
+                if part in before.get(MADE, {}):
+                    self.held[MADE] = {**self.held.get(MADE, {}), part: before[MADE][part]}
+
+    def note(self, part: str, found: Record, **about: float) -> None:
+        """Hold what was measured just now, with the code that it was measured by."""
+        self._own.add(part)
+        made = {**self.held.get(MADE, {}), part: made_now() | about}
+        self.held = {**self.held, part: found, MADE: made}
+
+
 def made_now() -> Record:
     """What is noted beside a part that was measured just now."""
     about = {"code": code_digest(), "commit": commit(), "versions": versions()}

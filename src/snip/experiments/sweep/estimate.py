@@ -63,10 +63,10 @@ def _together(work: Reproduction, left: Mapping[str, float]) -> str:
 
 def _show_measures(work: Reproduction) -> dict[str, float]:
     """Of an experiment that trains nothing: how long its measures took before, if that is known."""
-    seconds = work.more.get(MADE, {}).get(MEASURED, {}).get("seconds", 0.0)
+    seconds = work.parts.held.get(MADE, {}).get(MEASURED, {}).get("seconds", 0.0)
     took = f" It took {duration(seconds)} before." if seconds else " It takes some minutes."
-    state = "is done by this code" if is_current(work.more, MEASURED) else ""
-    if work.request.missing and MEASURED in work.more:
+    state = "is done by this code" if is_current(work.parts.held, MEASURED) else ""
+    if work.request.missing and MEASURED in work.parts.held:
         state = "is not missing"
     say(f"It scores networks and trains nothing: no runs. This {state or 'is to be done'}.{took}")
     return {} if state else {work.experiment.name: seconds}

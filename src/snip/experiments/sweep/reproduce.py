@@ -15,14 +15,7 @@ from snip.common.source import note_code
 from snip.data import load
 from snip.experiments.kinds import Experiment, Record, Row, nothing_more, scaled
 from snip.experiments.records.drawing import save_figure
-from snip.experiments.records.made import (
-    MADE,
-    MEASURED,
-    TIMED,
-    is_current,
-    made_now,
-    warn_of_old_times,
-)
+from snip.experiments.records.made import MEASURED, TIMED, Parts, is_current, warn_of_old_times
 from snip.experiments.records.record import Known, make_record, run_entry, runs_of
 from snip.experiments.records.results_file import read_record, record_file
 from snip.experiments.records.tables import write_tables
@@ -62,8 +55,7 @@ class Reproduction:
         self.chosen = chosen_rows(self.rows, request.only, experiment.name)
         self.path = record_file(request.results, experiment, request.scale)
         self.stem = self.path.with_name(self.path.name.removesuffix(".json"))
-        self.known, self.more = Known(), Record()
-        self._own: set[str] = set()  # the parts beside the runs that this command has measured
+        self.known, self.parts = Known(), Parts()
         self._read_records()
         self.failures: list[str] = []
         self._drawn = 0.0
@@ -153,7 +145,7 @@ class Reproduction:
             self.known,
             scale=self.request.scale,
             command=self.request.command,
-            more=self.more,
+            more=self.parts.held,
         )
 
     def update(self, *, drawn: bool = False) -> Record:
@@ -175,21 +167,21 @@ class Reproduction:
     def _join(self, before: Record) -> None:
         """Take over what a record holds that this command has not seen or measured itself."""
         self.known.join(Known.of_record(before))
-        for part in (MEASURED, TIMED):
-            if part in before and part not in self._own:
-                self.more[part] = before[part]
-                if part in before.get(MADE, {}):
-                    self.more[MADE] = {**self.more.get(MADE, {}), part: before[MADE][part]}
+        self.parts.join(before)
 
     def run(self) -> Record:
         """Measure, do all runs, and write the record, the tables and the figure."""
         self._begin()
         self._read_records()  # again: others may have written to them since
         self.look(shown=True)
-        known = MEASURED in self.more if self.request.missing else is_current(self.more, MEASURED)
+        known = (
+            MEASURED in self.parts.held
+            if self.request.missing
+            else is_current(self.parts.held, MEASURED)
+        )
         if self.experiment.measure is not None and not known:
             self._measure()
-        warn_of_old_times(self.experiment.name, self.more)
+        warn_of_old_times(self.experiment.name, self.parts.held)
         if is_empty(record := self.record()):
             return record
         tasks = self.tasks()
@@ -209,7 +201,7 @@ class Reproduction:
         self._begin()
         if self.failures:  # the first networks would be timed for nothing
             raise FileError(f"nothing was timed: {self.failures[0]}")
-        self._note(TIMED, self.experiment.time(self.request.place.data_dir, seconds))
+        self.parts.note(TIMED, self.experiment.time(self.request.place.data_dir, seconds))
         return self.finish()
 
     def finish(self) -> Record:
@@ -217,6 +209,11 @@ class Reproduction:
         record = self.update(drawn=True)
         self._drawn = time.monotonic()
         return record
+
+    def _has_measures(self) -> bool:
+        """Whether they were made by the code as it is now, or with `missing` by any."""
+        held = self.parts.held
+        return MEASURED in held if self.request.missing else is_current(held, MEASURED)
 
     def _measure(self) -> None:
         assert self.experiment.measure is not None
@@ -226,15 +223,9 @@ class Reproduction:
                 load(name, data_dir=place.data_dir, download=True)
             start = time.monotonic()
             found = self.experiment.measure(place.data_dir)
-            self._note(MEASURED, found, seconds=round(time.monotonic() - start, 1))
+            self.parts.note(MEASURED, found, seconds=round(time.monotonic() - start, 1))
         except FileError as error:
             self._fail(f"{self.experiment.name}: {error}")
-
-    def _note(self, part: str, found: Record, **about: float) -> None:
-        """Take what was measured into the record, with the code that it was measured by."""
-        self._own.add(part)
-        made = {**self.more.get(MADE, {}), part: made_now() | about}
-        self.more = {**self.more, part: found, MADE: made}
 
     def _take(self, task: Task, outcome: Outcome) -> None:
         if outcome.kind != DONE:
