@@ -32,7 +32,7 @@ from typing import Any
 from record import surroundings
 from zoo_networks import ZOO
 from zoo_row import SEED
-from zoo_table import shown, table
+from zoo_table import shown, spread, table
 
 from snip.cli.length import spoken
 from snip.common.files import write_json
@@ -165,6 +165,7 @@ def main(given: Sequence[str] | None = None) -> None:
         left = (time.monotonic() - begun) / done * (missing - done)
         print(f"{done} of {missing} rows, {spoken(left)} left", file=sys.stderr, flush=True)
     print(table(found.values()))
+    print(spread(found.values()))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable
 from typing import Any
 
@@ -39,6 +40,24 @@ def table(rows: Iterable[Row]) -> str:
         when = dict.fromkeys(_when(row) for row in by_sparsity.values())
         found.append([f"{network}, {checkout}" if checkouts else network, *cells, "; ".join(when)])
     return "\n".join(f"| {' | '.join(line)} |" for line in found)
+
+
+def spread(rows: Iterable[Row]) -> str:
+    """Over all networks of this checkout: the lowest, the median and the highest of each ratio."""
+    rows = [row for row in rows if row["checkout"] == "now"]
+    lines = []
+    for sparsity in sorted({row["sparsity"] for row in rows}):
+        for name in HOLDING:
+            found = sorted(
+                row[name] for row in rows if row["sparsity"] == sparsity and row.get(name)
+            )
+            if found:
+                low, middle, high = found[0], statistics.median(found), found[-1]
+                lines.append(
+                    f"{name} at {sparsity:.0%}, {len(found)} networks: lowest {low:.2f}x, "
+                    f"median {middle:.2f}x, highest {high:.2f}x"
+                )
+    return "\n".join(lines)
 
 
 def _cell(row: Row, name: str) -> str:

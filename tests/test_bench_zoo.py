@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import zoo
-from zoo_table import table
+from zoo_table import spread, table
 
 
 @pytest.fixture
@@ -132,3 +132,12 @@ def test_a_place_that_is_no_checkout_is_refused(
     with pytest.raises(SystemExit):
         zoo.main(["--before", str(tmp_path)])
     assert "is no checkout of Snip" in capsys.readouterr().err
+
+
+def test_the_spread_over_networks_is_of_this_checkout_alone() -> None:
+    rows = [
+        {"checkout": "now", "sparsity": 0.98, "SGD": ratio, "AdamW": None}
+        for ratio in (5.0, 1.0, 2.0)
+    ]
+    rows.append({"checkout": "before", "sparsity": 0.98, "SGD": 9.0})
+    assert spread(rows) == ("SGD at 98%, 3 networks: lowest 1.00x, median 2.00x, highest 5.00x")

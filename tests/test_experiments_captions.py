@@ -6,7 +6,7 @@ from pathlib import Path
 from record_parts import record_with
 
 from snip.experiments import EXPERIMENTS
-from snip.experiments.marked import filled
+from snip.experiments.gallery.marked import filled
 from snip.experiments.records.captions import captions, what_was_run
 from snip.experiments.records.tables import table_of, write_tables
 

@@ -10,8 +10,9 @@ from record_parts import record_of
 from snip.common.errors import FileError
 from snip.experiments import EXPERIMENTS
 from snip.experiments.claims import CLAIMS
-from snip.experiments.gallery import COMMAND, GALLERY, METHODS, pages
-from snip.experiments.marked import END, PARTS, filled
+from snip.experiments.gallery.gallery_page import COMMAND
+from snip.experiments.gallery.marked import END, MARK, filled
+from snip.experiments.gallery.pages import GALLERY, METHODS, README, pages
 from snip.experiments.methods import METHODS_HERE
 from snip.methods.controls import CONTROLS
 
@@ -27,6 +28,7 @@ def test_the_committed_pages_are_what_the_results_say():
 @pytest.fixture
 def docs(tmp_path):
     shutil.copytree(TOP / "docs", tmp_path / "docs")
+    shutil.copy(TOP / README, tmp_path)
     (tmp_path / "results").mkdir()
     return tmp_path / "docs"
 
@@ -54,12 +56,15 @@ def test_a_section_has_command_seeds_scale_date_and_figure(docs):
     gallery, _ = written(docs, **{"fig4_scale_0.5": record})
     section = gallery.partition("\n## fig4-scale-0.5\n")[2]
     assert "`snip reproduce fig4 --scale 0.5` (the last one was `snip reproduce fig4`)" in section
+    assert "`snip reproduce fig4 --scale 0.5 --missing` does the 6 runs that are not" in section
     assert "Seeds 0-1; 2026-11-17." in section
     assert "](../results/fig4-scale-0.5.png)](../results/fig4-scale-0.5.svg)" in section
     assert "| reference, true labels | lenet-5-caffe | 0 | 1.05 ± 0.07 |" in section
     assert "0.02 (the paper's is 0.1)): 4 of 10 runs; 3 of 5 rows are not" in section
     assert "Not of the full schedule: fig4 at 0.5 of it." in gallery
-    assert "[`fig4-scale-0.5`](#fig4-scale-05)" in gallery
+    title = EXPERIMENTS["fig4"].title
+    line = f"| [`fig4-scale-0.5`](#fig4-scale-05) | {title} | 4 of 10 | 2 | 0.5 of the full |"
+    assert line in gallery
 
 
 def test_a_damaged_result_is_refused_by_name(docs):
@@ -72,7 +77,7 @@ def test_marks_are_filled_and_filled_again(docs):
     (docs.parent / "results" / "methods.png").write_bytes(b"")
     rows = EXPERIMENTS["granularity"].rows()
     _, first = written(docs, methods=record, granularity=record_of("granularity", rows))
-    assert first.count(END) == len(PARTS)
+    assert first.count(END) == len(MARK.findall(first))
     assert "| lenet-300-100 | 90% | 95% | 98% | 99% | 99.5% |" in first
     assert "| `snip` | 1.05 ± 0.07 |" in first
     assert f"| lenet-300-100 at 98% | the method | {' | '.join(CONTROLS)} |" in first
@@ -82,6 +87,8 @@ def test_marks_are_filled_and_filled_again(docs):
     assert "| channel 90% |" in first
     (docs / METHODS).write_text(first)
     assert written(docs)[1] == first
+    claims = (docs.parent / README).read_text().partition("<!-- results: claims -->")[2]
+    assert claims.count("](docs/gallery.md#") >= len(CLAIMS)
     bare = "before\n<!-- results: figure -->\nafter\n"
     text = filled(bare, {}, docs.parent / "results")
     assert text.startswith("before\n<!-- results: figure -->\nThe figure")

@@ -40,9 +40,32 @@ def what_was_run(record: Record) -> str:
     return f"Trained for {_length(record)}: {record['done']} of {record['asked']} runs{out}."
 
 
+def schedule_in_words(record: Record) -> str:
+    """Whose schedule the rows have that were run: the paper's, a part of it, or another."""
+    if not record["rows"]:
+        return "nothing trained"
+    if record["scale"] != 1:
+        return f"{record['scale']:g} of the full"
+    rows = _rows_run(record)
+    same = sum(_is_the_papers(row["config"]) for row in rows)
+    return "the paper's" if same == len(rows) else "partly the paper's" if same else "another"
+
+
+def _is_the_papers(config: Record) -> bool:
+    """Whether a run has the paper's steps and, where it trains by SGD, its rate."""
+    paper, train = paper_schedule(config["dataset"]), config["train"]
+    rate = train.get("lr") if train.get("optimizer") == paper.optimizer else paper.lr
+    return bool(train["iterations"] == paper.iterations and rate == paper.lr)
+
+
+def _rows_run(record: Record) -> list[Record]:
+    """The rows that were run; if none was, all of them."""
+    return [row for row in record["rows"] if row["runs"]] or record["rows"]
+
+
 def _length(record: Record) -> str:
     """How long the trainings are beside the paper's, of the rows that were run."""
-    rows = [row for row in record["rows"] if row["runs"]] or record["rows"]
+    rows = _rows_run(record)
     steps: dict[tuple[str, int], set[int]] = {}  # of a network, beside the paper's
     for config in (row["config"] for row in rows):
         name = config["model"].rpartition(":")[2]  # of a user's own, without its module

@@ -1,4 +1,4 @@
-"""Fills the places in docs/methods.md that are marked for results, from the records alone."""
+"""Fills the places of a page that are marked for results, from the records alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from snip.experiments.gallery.verdicts import judged, verdict_table
 from snip.experiments.granularity import GRANULARITY
 from snip.experiments.kinds import Record
 from snip.experiments.methods import CONTROLLED, METHODS_EXPERIMENT, METHODS_HERE, SPARSITIES, TRAIN
@@ -122,9 +123,15 @@ def _controls(records: Records, _results: Path) -> str:
     return f"{table}\n\nTest error in %. {what_was_run(record)}"
 
 
+def _claims(records: Records, results: Path) -> str:
+    """For the README: what was found of each claim."""
+    return verdict_table(judged(records, results), "docs/gallery.md")
+
+
 PARTS: dict[str, Callable[[Records, Path], str]] = {
     "table": _table,
     "figure": _figure,
     "granularity": _granularity,
     "controls": _controls,
+    "claims": _claims,
 }

@@ -1,0 +1,1 @@
+"""The pages that show results: docs/gallery.md, and marked places in other pages."""

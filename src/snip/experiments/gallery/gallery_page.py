@@ -1,0 +1,155 @@
+"""docs/gallery.md: what we found of the paper's claims, and every table and figure beside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from snip.experiments import EXPERIMENTS
+from snip.experiments.gallery.verdicts import anchor, claim_text, judged, verdict_table
+from snip.experiments.kinds import Record
+from snip.experiments.records.captions import captions, schedule_in_words
+from snip.experiments.records.made import MEASURED
+from snip.experiments.records.summary import MARKS
+from snip.experiments.records.tables import markdown, table_of
+from snip.training.display import duration
+
+COMMAND = "python -m snip.experiments.gallery"
+WORDS = {
+    "reference, dense": "the network without pruning; *base*: the row of the paper without "
+    "any change, to which the changes of an ablation are compared",
+    "protocol redraw": "the masks come from one draw of the weights and another draw is trained "
+    "under them, as in the authors' code; *train-scored*: the draw that was scored is trained, as "
+    "in the paper's text",
+    "dL/dc": "the derivative of the loss by a connection's switch, whose size is SNIP's score; "
+    "*dL/dw*: by the weight itself",
+    "VS-X, VS-H, RN, TN": "how weights are drawn: scaled by both sides of a layer (Glorot), by its "
+    "inputs (He), normal with one deviation for all layers, the same truncated",
+    "scope, floor": "which connections compete with each other, and how many each layer keeps at "
+    "least",
+    "agrees": "the paper's number is within two standard deviations of single seeds; it does not "
+    "say that the means are equal. *By its rounding*: only if what its last digit rounds away is "
+    "allowed as well",
+    "diverged": "the loss or the weights of a training were no numbers any more",
+    "JPEG-recompressed": "the copy of the data set at hand was compressed again, so that errors "
+    "may be a little higher than on the original",
+}
+Found = list[tuple[str, Record]]  # the name of the files without an ending, and the record
+COLUMNS = ["", "what", "runs", "seeds of a row", "schedule", "beside the paper", "time", "date"]
+
+
+def gallery(found: dict[str, Found], largest: dict[str, Record], results: Path) -> str:
+    """The page: the claims in short, what was run, the claims, every table and figure, words."""
+    claims = judged(largest, results)
+    parts = [
+        "# Gallery: the paper's tables and figures, and ours",
+        f"Written by `{COMMAND}` from `results/`; do not edit. Errors are percent of the test "
+        "images, mean and standard deviation over the seeds; *selected*: the checkpoint of lowest "
+        "validation error, *best*: the lowest of all checkpoints, as the authors report. "
+        "[Other words](#words) are explained at the end.",
+        "## In short",
+        verdict_table(claims),
+        "## What was run",
+        markdown(COLUMNS, _overview(found)),
+        f"*Beside the paper* counts the rows whose error agrees with its number "
+        f"({MARKS['agrees']}, or {MARKS['agrees by rounding']} by its rounding), is lower "
+        f"({MARKS['lower']}) or higher ({MARKS['higher']}). *Time* is that of all trainings of a "
+        "line by the clock, on cores that had other work too; lines share runs, which count in "
+        "each.",
+        "## The paper's claims",
+        *(part for claim, facts in claims for part in claim_text(claim, facts, largest)),
+    ]
+    for name, shown in found.items():
+        for stem, record in shown:
+            parts += _section(name, stem, record, results)
+    words = "\n".join(f"- *{word}*: {meaning}." for word, meaning in WORDS.items())
+    return "\n\n".join([*parts, "## Words", words]) + "\n"
+
+
+def _overview(found: dict[str, Found]) -> list[list[str]]:
+    rows = []
+    for name, shown in found.items():
+        if not shown:
+            title = EXPERIMENTS[name].title
+            rows.append([f"`{name}`", title, "not run yet", *["-"] * (len(COLUMNS) - 3)])
+        for stem, record in shown:
+            runs = f"{record['done']} of {record['asked']}" if record["rows"] else "-"
+            rows.append(
+                [
+                    f"[`{stem}`](#{anchor(stem)})",
+                    record["title"],
+                    runs,
+                    _seed_counts(record),
+                    schedule_in_words(record),
+                    _beside_the_paper(record),
+                    duration(record["seconds"]) if record["seconds"] else "-",
+                    _dates(record),
+                ]
+            )
+    return rows
+
+
+def _seed_counts(record: Record) -> str:
+    """How many seeds the rows that were run have."""
+    scored = record.get(MEASURED, {}).get("seeds", 0)
+    counts = sorted(len(row["runs"]) for row in record["rows"] if row["runs"]) or [scored]
+    fewest, most = counts[0], counts[-1]
+    return f"{fewest} to {most}" if fewest != most else f"{most or '-'}"
+
+
+def _beside_the_paper(record: Record) -> str:
+    """How many rows agree with the paper's numbers, and how many are lower or higher."""
+    counts = Counter(row["selected"]["against"] for row in record["rows"] if row["selected"])
+    told = [f"{counts[kind]} {mark}" for kind, mark in MARKS.items() if kind and counts[kind]]
+    return ", ".join(told) or "-"
+
+
+def _section(name: str, stem: str, record: Record, results: Path) -> list[str]:
+    experiment = EXPERIMENTS[name]
+    scale = "" if record["scale"] == 1 else f" --scale {record['scale']:g}"
+    whole = f"snip reproduce {name}{scale}"
+    command = f"`{whole}`"
+    if record["command"] != whole:
+        command += f" (the last one was `{record['command']}`)"
+    missing = record["asked"] - record["done"]
+    if record["rows"] and missing:
+        command += f"; `{whole} --missing` does the {missing} runs that are not here yet"
+    seeds = _seeds(record)
+    about = f"Seed{'' if seeds.isdigit() else 's'} {seeds}; {_dates(record)}."
+    parts = [f"## {stem}", f"**{record['title']}.** {command}.", about]
+    if (results / f"{stem}.png").is_file():
+        place = f"../results/{stem}"
+        parts.append(f"[![{record['title']}]({place}.png)]({place}.svg)")
+    heading, rows = table_of(experiment, record)
+    parts += [markdown(heading, rows)] if rows else []
+    if experiment.measured_table is not None and MEASURED in record:
+        parts.append(markdown(*experiment.measured_table(record[MEASURED])))
+    return [*parts, *captions(record)]
+
+
+def _seeds(record: Record) -> str:
+    """The seeds of all runs, or of what was scored; where rows have different ones, how many."""
+    rows = [{run["seed"] for run in row["runs"]} for row in record["rows"] if row["runs"]]
+    scored = record.get(MEASURED, {}).get("seeds", 0)
+    seeds = _ranges(sorted(set().union(*rows)) or list(range(scored))) or "-"
+    counts = sorted(len(row) for row in rows) or [0]
+    return seeds if counts[0] == counts[-1] else f"{seeds} ({counts[0]} to {counts[-1]} per row)"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Whole numbers in order, as 0-2, 5."""
+    parts: list[list[int]] = []
+    for value in numbers:
+        if parts and parts[-1][-1] == value - 1:
+            parts[-1].append(value)
+        else:
+            parts.append([value])
+    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+
+
+def _dates(record: Record) -> str:
+    """The first and the last day of the runs."""
+    days = sorted(run["date"][:10] for row in record["rows"] for run in row["runs"])
+    days = days or [record["date"][:10]]
+    return days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
