@@ -165,7 +165,8 @@ def main(given: Sequence[str] | None = None) -> None:
         left = (time.monotonic() - begun) / done * (missing - done)
         print(f"{done} of {missing} rows, {spoken(left)} left", file=sys.stderr, flush=True)
     print(table(found.values()))
-    print(spread(found.values()))
+    if over_all := spread(found.values()):  # nothing where all rows failed
+        print(over_all)
 
 
 if __name__ == "__main__":
