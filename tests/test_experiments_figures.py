@@ -10,7 +10,7 @@ from record_parts import record_of, record_with
 from snip.experiments import EXPERIMENTS
 from snip.experiments.measures.curves import MOST_POINTS, Curves
 from snip.experiments.records.captions import what_was_run
-from snip.experiments.records.drawing import save_figure
+from snip.experiments.records.drawing import logarithmic_errors, new_figure, save_figure
 from snip.experiments.records.record import Known, make_record
 from snip.experiments.records.tables import table_of, write_tables
 from snip.experiments.table1 import SECONDS
@@ -67,6 +67,17 @@ def test_architectures_have_a_panel_each_with_dense_and_pruned_side_by_side():
     (axes,) = experiment.draw(whole).axes
     heights = [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == ":"]
     assert heights == [1.88, 1.57]
+
+
+@pytest.mark.parametrize("errors", [(65, 74), (0.7, 0.9), (1.2, 1.4), (1, 60), (10, 40)])
+def test_values_can_be_read_off_a_logarithmic_axis_of_errors(errors: tuple[float, float]):
+    axes = new_figure(4, 3).subplots()
+    axes.plot([0, 1], errors)
+    logarithmic_errors(axes)
+    low, high = axes.get_ylim()
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    assert len([at for at in axes.get_yticks() if low <= at <= high]) >= 3
+    assert len(set(labels)) == len(labels) <= 8
 
 
 def test_records_of_before_curves_were_kept_are_shown_without_them():

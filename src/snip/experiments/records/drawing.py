@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ LETTERS_PER_INCH = 18  # of the text below a figure
 FEW_ERRORS = (0.5, 1, 2, 5, 10, 20, 50, 100)
 MANY_ERRORS = (0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90)
 WIDE_SPAN = 8
+FEWEST_LABELS, LABELS = 3, 5  # with fewer nobody can read a value off: about so many instead
 MARKERS = "osD^vP*Xph"
 # The rules by which a checkpoint is chosen: the colour and the name of each in every figure.
 RULES = {
@@ -69,10 +71,15 @@ def logarithmic_errors(axes: Any) -> None:
 
     To be called when everything is drawn: the labels are those that fit what is there.
     """
+    from matplotlib.ticker import MaxNLocator
+
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    marks = FEW_ERRORS if high > WIDE_SPAN * low else MANY_ERRORS
+    marks: Sequence[float] = FEW_ERRORS if high > WIDE_SPAN * low else MANY_ERRORS
     shown = [value for value in marks if low <= value <= high]
+    if len(shown) < FEWEST_LABELS:  # errors of about the same size
+        marks = MaxNLocator(LABELS).tick_values(low, high)
+        shown = [value for value in marks if low <= value <= high]
     axes.set_yticks(shown, labels=[f"{value:g}%" for value in shown])
     axes.minorticks_off()
 
