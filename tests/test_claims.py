@@ -63,6 +63,15 @@ def test_runs_that_two_experiments_share_are_told_once() -> None:
     assert "lenet-300-100 at 95% (fig1)" not in told
 
 
+def test_a_row_that_one_experiment_has_not_run_is_told_by_the_other() -> None:
+    table = record_with("table1", lenets(0.0171, 0.0170))
+    nothing = record_with("fig1", lambda row: [])
+    told = [fact.text for fact in ONE_SHOT.facts({"table1": table, "fig1": nothing})]
+    assert not [text for text in told if text.startswith("lenet-300-100 at 95% (fig1)")]
+    assert any(text.startswith("lenet-300-100 at 95% (table1): 1.71") for text in told)
+    assert "lenet-300-100 at 90% (fig1): not run yet" in told
+
+
 def test_what_is_missing_is_said() -> None:
     alone = record_with("table1", lenets(0.0172, None))
     facts = list(ONE_SHOT.facts({"table1": alone}))

@@ -5,9 +5,15 @@ from collections.abc import Callable
 import pytest
 from record_parts import around, record_with
 
-from snip.experiments.claims.facts import Fact, number, verdict
+from snip.experiments.claims.facts import number
 from snip.experiments.kinds import Record
-from snip.experiments.records.comparison import gains, gains_by_seed, loses_no_more, ranks_higher
+from snip.experiments.records.comparison import (
+    differs_no_more,
+    gains,
+    gains_by_seed,
+    loses_no_more,
+    ranks_higher,
+)
 
 
 def row_of(*errors: float) -> Record:
@@ -93,25 +99,32 @@ def test_two_seeds_decide_nothing() -> None:
     assert gains(row_of(0.010, 0.011), base) is None
 
 
-def test_a_verdict_counts_what_is_open() -> None:
-    yes, no, open_ = Fact("", True), Fact("", False), Fact("")
-    missing = Fact("", missing=True)
-    assert verdict([yes]) == "holds here (1 of 1 comparisons)"
-    assert verdict([yes, open_, open_]) == "holds here (1 of 1 comparisons; 2 cannot tell)"
-    assert verdict([yes, no, open_, missing]) == (
-        "holds in 1 of 2 comparisons; 1 cannot tell; 1 not run yet"
-    )
-    assert verdict([no, missing]) == "fails so far (0 of 1 comparisons; 1 not run yet)"
-    assert verdict([yes, missing]) == "holds so far (1 of 1 comparisons; 1 not run yet)"
-    refuted = Fact("", False, missing=True)  # one fall of figure B is enough, whatever is not run
-    assert verdict([refuted]) == "fails here (0 of 1 comparisons)"
-    assert verdict([no], "is not established") == "is not established here (0 of 1 comparisons)"
-    assert verdict([open_]).startswith("open")
-    assert verdict([]) == "not run yet"
+def test_a_row_that_breaks_down_is_no_small_difference() -> None:
+    base = row_of(*around(0.02))
+    assert differs_no_more(row_of(*around(0.0201)), base, allowed=0.1) is True
+    assert differs_no_more(row_of(*around(0.03)), base, allowed=0.1) is False
+    for broken in (row_of(0.02, 0.0201, 0.9), lost(row_of(*around(0.02)), 18)):
+        assert differs_no_more(broken, base, allowed=0.1) is False
+    assert differs_no_more(row_of(0.02), base, allowed=0.1) is None
 
 
-def test_a_verdict_of_a_single_seed_says_so() -> None:
-    yes, no = (Fact("", holds, alone=True) for holds in (True, False))
-    assert verdict([yes]) == "holds in a single seed (1 of 1 comparisons)"
-    assert verdict([no]) == "fails in a single seed (0 of 1 comparisons)"
-    assert verdict([yes, Fact("", True)]) == "holds here (2 of 2 comparisons)"
+@pytest.mark.parametrize("rule", [gains, gains_by_seed])
+def test_a_base_whose_seeds_diverge_is_gained_upon(
+    rule: Callable[[Record, Record], bool | None],
+) -> None:
+    row, base = row_of(*2 * around(0.02)), row_of(*2 * around(0.02))
+    assert rule(row, base) is False
+    assert rule(row, lost(base, 1)) is True
+    assert rule(row, lost(base | {"runs": [], "selected": None}, 3)) is True
+    assert rule(lost(row, 1), lost(base, 1)) is False
+    worse = row_of(*2 * around(0.03))  # which converges, and errs more where both do
+    assert rule(worse, lost(base, 1)) is None
+    assert loses_no_more(row, lost(base, 1)) is None
+
+
+def test_a_row_of_which_no_seed_is_known_says_why() -> None:
+    bare = row_of(0.02) | {"runs": [], "selected": None}
+    assert number(lost(bare, 2)) == "all 2 seeds diverged"
+    full = {"run": "y", "seed": 5, "error": "the disk is full"}
+    one = lost(bare, 1)
+    assert number(one | {"failed": [*one["failed"], full]}) == "1 diverged, 1 failed"

@@ -179,4 +179,4 @@ def test_a_thinned_course_ends_where_the_training_ends(finished_run: Path, tmp_p
     (tmp_path / "long" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     course = Curves(()).keep(RunResult.read(tmp_path / "long"), None)["curve"]["iteration"]
     assert course[-1] == evaluations
-    assert len(set(course)) == len(course) <= 2 * MOST_POINTS + 1
+    assert len(set(course)) == len(course) <= MOST_POINTS + 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from record_parts import record_of
 
-from snip.common.errors import FileError
+from snip.common.errors import FileError, InputError
 from snip.experiments import EXPERIMENTS
 from snip.experiments.claims import CLAIMS
 from snip.experiments.gallery.gallery_page import COMMAND
@@ -56,7 +56,7 @@ def test_a_section_has_command_seeds_scale_date_and_figure(docs):
     gallery, _ = written(docs, **{"fig4_scale_0.5": record})
     section = gallery.partition("\n## fig4-scale-0.5\n")[2]
     assert "`snip reproduce fig4 --scale 0.5` (the last one was `snip reproduce fig4`)" in section
-    assert "`snip reproduce fig4 --scale 0.5 --missing` does the 6 runs that are not" in section
+    assert "`snip reproduce fig4 --scale 0.5 --missing` does what is not here yet" in section
     assert "Seeds 0-1; 2026-11-17." in section
     assert "](../results/fig4-scale-0.5.png)](../results/fig4-scale-0.5.svg)" in section
     assert "| reference, true labels | lenet-5-caffe | 0 | 1.05 ± 0.07 |" in section
@@ -65,6 +65,20 @@ def test_a_section_has_command_seeds_scale_date_and_figure(docs):
     title = EXPERIMENTS["fig4"].title
     line = f"| [`fig4-scale-0.5`](#fig4-scale-05) | {title} | 4 of 10 | 2 | 0.5 of the full |"
     assert line in gallery
+
+
+def test_runs_that_came_to_nothing_are_shown(docs):
+    record = record_of("fig4", [])
+    lost = {"run": "x", "seed": 0, "error": "the loss is nan", "diverged": True}
+    record["rows"][0]["failed"], record["failed"] = [lost], 1
+    gallery, _ = written(docs, **{"fig4_scale_0.5": record})
+    assert "reference, true labels: diverged" in gallery
+    assert "\n## fig4-scale-0.5\n" in gallery
+
+
+def test_an_unknown_mark_is_refused(docs):
+    with pytest.raises(InputError, match=r"unknown mark for results 'tabel'.*table"):
+        filled("<!-- results: tabel -->", {}, docs)
 
 
 def test_a_damaged_result_is_refused_by_name(docs):

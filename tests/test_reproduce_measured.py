@@ -12,7 +12,7 @@ from cli_fixtures import Snip
 from snip.common.source import code_digest
 from snip.experiments import EXPERIMENTS
 from snip.experiments.measures.maps import packed
-from snip.experiments.records.made import origin
+from snip.experiments.records.parts import origin
 from snip.experiments.sweep.reproduce import Reproduction
 from snip.experiments.sweep.request import Request
 from snip.experiments.sweep.work import Place

@@ -7,7 +7,7 @@ from cli_fixtures import Snip, files
 
 from snip.common.errors import FileError
 from snip.experiments import EXPERIMENTS
-from snip.experiments.records.made import MADE, MEASURED, made_now
+from snip.experiments.records.parts import MADE, MEASURED, made_now
 from snip.experiments.sweep import needs as needed
 from snip.experiments.sweep.estimate import show_estimate
 from snip.experiments.sweep.needs import absent_data, require_writable
@@ -197,7 +197,7 @@ def test_what_is_done_takes_no_time() -> None:
     request = Request(Place(Path("runs")), Path("results"))
     work = Reproduction(EXPERIMENTS["fig2"], request)
     made = made_now() | {"seconds": 65.0}
-    work.more = {MEASURED: {}, MADE: {MEASURED: made}}
+    work.parts.held = {MEASURED: {}, MADE: {MEASURED: made}}
     assert show_estimate(work) == {}
     made["code"] = "older"
     assert show_estimate(work) == {"fig2": 65}

@@ -13,7 +13,6 @@ from threading import Thread
 import pytest
 from cli_fixtures import Snip
 
-from snip.common.console import show_table
 from snip.common.source import code_digest, commit
 from snip.experiments import EXPERIMENTS
 from snip.experiments.kinds import scaled
@@ -54,15 +53,28 @@ def test_commands_with_other_seeds_and_times_lose_nothing_of_each_other(tmp_path
     early = command(tmp_path, seeds=1)
     late = command(tmp_path, seeds=3)
     late.run()
-    late._note("timing", {"lenet-300-100": 1.0})
+    late.parts.note("timing", {"lenet-300-100": 1.0})
     late.finish()
     record = early.run()  # which has read the folder before all of that
     assert [run["seed"] for run in row_of(record)["runs"]] == [0, 1, 2]
     assert record == read_record(early.path, TABLE1)
     assert record["timing"] == {"lenet-300-100": 1.0}
     assert "timing" in record["made"]
-    early._note("timing", {"lenet-300-100": 2.0})
+    early.parts.note("timing", {"lenet-300-100": 2.0})
     assert early.finish()["timing"] == {"lenet-300-100": 2.0}  # its own, not the file's
+
+
+def test_what_another_command_found_out_since_is_not_written_over(tmp_path):
+    early, late = command(tmp_path, seeds=1), command(tmp_path, seeds=1)
+    config = early.chosen[0].at(0)
+    early.known.fail(config, "lost")
+    early.update()
+    third = command(tmp_path, seeds=1)  # which reads that the run was lost
+    late.known.fail(config, "the loss is nan", diverged=True)
+    late.update()
+    third.update()
+    (failed,) = (one for row in read_record(late.path, TABLE1)["rows"] for one in row["failed"])
+    assert failed["diverged"] is True
 
 
 def test_a_table_is_never_older_than_its_record(tmp_path, monkeypatch):
@@ -227,7 +239,7 @@ def test_what_trains_nothing_says_so(snip: Snip) -> None:
     assert "It scores networks and trains nothing: no runs. This is to be done." in out
     work = Reproduction(EXPERIMENTS["fig2"], Request(Place(Path("runs")), Path("results")))
     measured = json.loads((RESULTS / "fig2.json").read_text())["measured"]
-    work._note("measured", measured, seconds=65.0)
+    work.parts.note("measured", measured, seconds=65.0)
     work.update()
     _, out, _ = snip("reproduce", "fig2", "--dry-run")
     assert "This is done by this code. It took 1:05 before." in out
@@ -257,12 +269,3 @@ def test_jobs_beyond_the_cores_do_not_shorten_the_estimate(tmp_path, capsys, mon
     out = capsys.readouterr().out
     half = f"{duration(seconds / 2)} with --jobs 100, as this machine has 2 cores,"
     assert half in out
-
-
-def test_tables_too_wide_for_the_terminal_are_several(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    show_table(["name", "first column", "second column"], [["lenet-300", "1.0", "2.0"]], keys=1)
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert ["name", "first", "column"] in lines
-    assert ["lenet-300", "1.0"] in lines
-    assert ["lenet-300", "2.0"] in lines

@@ -222,8 +222,10 @@ def _works(name: str, asked: Request, *, time: bool) -> list[Reproduction]:
                 continue
         if name == ALL and time and experiment.time is None:
             continue
-        command = _command(experiment.name, asked, time=time)
-        request = replace(asked, only=only, command=command)
+        request = replace(asked, only=only)
+        if not experiment.rows():  # which these options would make another experiment of
+            request = replace(request, seeds=None, scale=1.0)
+        request = replace(request, command=_command(experiment.name, request, time=time))
         works.append(Reproduction(experiment, request, tuple(EXPERIMENTS.values())))
     nowhere = [text for text in asked.only if text not in found]
     if name == ALL and nowhere:
@@ -242,6 +244,6 @@ def _command(name: str, asked: Request, *, time: bool) -> str:
     """
     words = ["snip", "reproduce", name]
     words += [] if asked.seeds is None else ["--seeds", str(asked.seeds)]
-    words += [] if asked.scale == 1 else ["--scale", f"{asked.scale:g}"]
+    words += [] if asked.scale == 1 else ["--scale", str(asked.scale)]
     words += ["--time"] if time else []
     return shlex.join(words)

@@ -98,7 +98,7 @@ def _draw_curves(axes: Axes, record: Record, model: str) -> None:
                 yerr=[list(ends) for ends in zip(*map(_spread, rows), strict=True)],
                 label=method,
                 color=COLOURS[index % len(COLOURS)],
-                marker=MARKERS[index],
+                marker=MARKERS[index % len(MARKERS)],
                 markersize=4,
                 linewidth=1.2,
                 linestyle="-" if index < len(COLOURS) else "--",
@@ -163,7 +163,9 @@ def _draw_control(axes: Axes, row: Record, place: float, index: int) -> None:
     colour = COLOURS[index]
     if row["runs"]:
         mean, ends = row["selected"]["mean"], [[end] for end in _spread(row)]
-        axes.errorbar(place, mean, ends, color=colour, marker=MARKERS[index], capsize=1.5)
+        axes.errorbar(
+            place, mean, ends, color=colour, marker=MARKERS[index % len(MARKERS)], capsize=1.5
+        )
     if diverged(row):
         axes.plot(place, 100, "x", color=colour, markersize=6)
 

@@ -34,6 +34,7 @@ class PaperNumber(NamedTuple):
     std: float  # in percent, where the paper gives it
     experiment: str  # whose row reproduces it
     differs: dict[str, tuple[Any, Any]]
+    marked: bool = True  # not where the row itself trains in another way than the paper
 
 
 class Known(NamedTuple):
@@ -61,7 +62,7 @@ def paper_number(config: RunConfig) -> PaperNumber | None:
         return None
     experiment, source, row = alike[0]
     differs = _differences(config, row.config)
-    return PaperNumber(source, row.paper, row.paper_std, experiment, differs)
+    return PaperNumber(source, row.paper, row.paper_std, experiment, differs, row.marked)
 
 
 @cache

@@ -100,7 +100,8 @@ def _difference(errors: Sequence[float], paper: PaperNumber) -> str:
 
     Another experiment than the paper's neither agrees with it nor disagrees.
     """
-    found = summary(errors, "" if paper.differs else paper.printed, paper.std)
+    is_same = paper.marked and not paper.differs
+    found = summary(errors, paper.printed if is_same else "", paper.std)
     shown = f"{float(str(found['mean'])) - float(paper.printed):+.2f} points"
     if found["against"] is None:
         return shown
@@ -122,6 +123,8 @@ def _notes(result: RunResult, paper: PaperNumber | None) -> list[str]:
         told = "; ".join(f"{name_in_words(name)} {value_in_words(a)}, there {value_in_words(b)}"
                          for name, (a, b) in differs.items())  # fmt: skip
         notes.append(f"other settings than snip reproduce {paper.experiment}: {told}")
+    if paper is not None and not paper.marked:
+        notes.append(f"snip reproduce {paper.experiment} trains it in another way than the paper")
     if result.dataset_note:
         notes.append(f"data: {result.dataset_note}")
     return notes

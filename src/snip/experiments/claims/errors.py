@@ -66,9 +66,9 @@ def _pruned(
     names: tuple[str, ...],
     wanted: Callable[[Record, Record | None], bool] = lambda _row, _dense: True,
 ) -> Iterator[tuple[str, Record, Record | None]]:
-    """SNIP's rows with the row of their dense network, run or not; the same runs once.
+    """SNIP's rows with the row of their dense network, run or not; the same configuration once.
 
-    Experiments share run folders: of two rows with a common run the one with more runs is told. A
+    Experiments share runs: of two rows of one configuration the one with more runs is told. A
     row of which nothing is known yet comes after all others: it may turn out either way.
     """
     found = []
@@ -77,13 +77,12 @@ def _pruned(
             model = row["config"]["model"]
             every = (one for one in rows_of(records, name) if _is_dense_of(one, model))
             found.append((name, row, next(every, None)))
-    told: set[str] = set()
+    told: list[Record] = []
     chosen = []
     for one in sorted(found, key=lambda one: -len(one[1]["runs"])):
-        runs = {run["run"] for run in [*one[1]["runs"], *one[1].get("failed", ())]}
-        if not runs & told:
+        if one[1]["config"] not in told:
             chosen.append(one)
-        told |= runs
+        told.append(one[1]["config"])
     found.sort(key=lambda one: not is_run(one[1]))
     yield from (one for one in found if one in chosen and wanted(one[1], one[2]))
 

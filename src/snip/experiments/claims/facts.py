@@ -65,9 +65,9 @@ def verdict(facts: Sequence[Fact], failed: str = "fails") -> str:
 def number(row: Record) -> str:
     """A row's error over its seeds."""
     found, seeds, lost = row["selected"], len(row["runs"]), diverged(row)
-    if found is None:
-        return f"all {lost} seeds diverged"
     others = len(row.get("failed", ())) - lost
+    if found is None:
+        return f"all {lost} seeds diverged" if not others else f"{lost} diverged, {others} failed"
     spread = "" if found["std"] is None else f" ± {found['std']:.2f}"
     said = f"{seeds} seed{'s' * (seeds != 1)}"
     said += "".join(f", {n} more {why}" for n, why in ((lost, "diverged"), (others, "failed")) if n)

@@ -24,7 +24,10 @@ def memorised(records: Records) -> Iterator[Fact]:
     found = {row["label"]: _ends(row, "train_error") for row in rows}
     if not found:
         return
-    told = "; ".join(f"{label}: {short_percent(error)}" for label, error in found.items())
+    told = "; ".join(
+        f"{label}: {'diverged' if math.isnan(error) else short_percent(error)}"
+        for label, error in found.items()
+    )
     dense, decayed, pruned, true = (found.get(NAMES[name], math.nan) for name in CURVES_OF_CLAIM)
     holds = None
     if not any(map(math.isnan, (dense, decayed, pruned, true))):

@@ -20,7 +20,7 @@ from snip.experiments.measures.map_measures import (
     WITH_SNIP,
     WITH_WRONG,
 )
-from snip.experiments.records.made import MEASURED
+from snip.experiments.records.parts import MEASURED
 from snip.experiments.records.summary import DEVIATIONS
 
 ENOUGH = 0.9  # share of the maps that a class must be read back from; by chance it is 0.1

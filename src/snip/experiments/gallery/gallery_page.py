@@ -10,7 +10,7 @@ from snip.experiments import EXPERIMENTS
 from snip.experiments.gallery.verdicts import anchor, claim_text, judged, verdict_table
 from snip.experiments.kinds import Record
 from snip.experiments.records.captions import captions, schedule_in_words
-from snip.experiments.records.made import MEASURED
+from snip.experiments.records.parts import MEASURED
 from snip.experiments.records.summary import MARKS
 from snip.experiments.records.tables import markdown, table_of
 from snip.training.display import duration
@@ -107,14 +107,13 @@ def _beside_the_paper(record: Record) -> str:
 
 def _section(name: str, stem: str, record: Record, results: Path) -> list[str]:
     experiment = EXPERIMENTS[name]
-    scale = "" if record["scale"] == 1 else f" --scale {record['scale']:g}"
+    scale = "" if record["scale"] == 1 else f" --scale {record['scale']}"
     whole = f"snip reproduce {name}{scale}"
     command = f"`{whole}`"
     if record["command"] != whole:
         command += f" (the last one was `{record['command']}`)"
-    missing = record["asked"] - record["done"]
-    if record["rows"] and missing:
-        command += f"; `{whole} --missing` does the {missing} runs that are not here yet"
+    if record["done"] < record["asked"]:
+        command += f"; `{whole} --missing` does what is not here yet"
     seeds = _seeds(record)
     about = f"Seed{'' if seeds.isdigit() else 's'} {seeds}; {_dates(record)}."
     parts = [f"## {stem}", f"**{record['title']}.** {command}.", about]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from snip.common.errors import nearest
 from snip.experiments.gallery.verdicts import judged, verdict_table
 from snip.experiments.granularity import GRANULARITY
 from snip.experiments.kinds import Record
@@ -26,6 +27,8 @@ def filled(text: str, records: Records, results: Path) -> str:
 
     def fill(mark: re.Match[str]) -> str:
         name = mark[1]
+        if name not in PARTS:
+            raise nearest("mark for results", name, PARTS)
         return f"<!-- results: {name} -->\n{PARTS[name](records, results)}\n{END}"
 
     return MARK.sub(fill, text)

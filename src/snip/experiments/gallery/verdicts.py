@@ -39,7 +39,7 @@ def claim_text(claim: Claim, facts: list[Fact], records: Mapping[str, Record]) -
     ]
     short = [name for name in claim.sources if name in records and records[name]["scale"] != 1]
     if short:
-        scales = ", ".join(f"{name} at {records[name]['scale']:g}" for name in short)
+        scales = ", ".join(f"{name} at {records[name]['scale']}" for name in short)
         said.append(f"Not of the full schedule: {scales} of it.")
     missing = [name for name in claim.sources if name not in records]
     if missing and facts:

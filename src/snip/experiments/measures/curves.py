@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class Curves:
     def keep(self, result: RunResult, _data_dir: Path | None) -> Record:
         """The curve of one run, thinned out if it has very many points."""
         history = result.history()
-        every = max(1, len(history) // MOST_POINTS)
+        every = max(1, math.ceil(len(history) / MOST_POINTS))
         lines = history[every - 1 :: every]
         if lines[-1:] != history[-1:]:  # where the training ended is what the claims are about
             lines.append(history[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from snip.experiments.kinds import DATA_NOTES, Record
-from snip.experiments.records.made import MEASURED, TIMED, machine_in_words, origin
+from snip.experiments.records.parts import MEASURED, TIMED, machine_in_words, origin
 from snip.experiments.records.summary import LEGEND
 from snip.training import paper_schedule
 
@@ -45,7 +45,7 @@ def schedule_in_words(record: Record) -> str:
     if not record["rows"]:
         return "nothing trained"
     if record["scale"] != 1:
-        return f"{record['scale']:g} of the full"
+        return f"{record['scale']} of the full"
     rows = _rows_run(record)
     same = sum(_is_the_papers(row["config"]) for row in rows)
     return "the paper's" if same == len(rows) else "partly the paper's" if same else "another"
@@ -78,7 +78,7 @@ def _length(record: Record) -> str:
     told = "; ".join(_of(names, counts, paper) for (counts, paper), names in networks.items())
     told += _other_rates(rows)
     if record["scale"] != 1:
-        return f"{record['scale']:g} of the full schedule" + ("" if whole else f" ({told})")
+        return f"{record['scale']} of the full schedule" + ("" if whole else f" ({told})")
     return "the paper's full schedule" if whole else told
 
 

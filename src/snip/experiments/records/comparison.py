@@ -29,8 +29,11 @@ def loses_no_more(row: Record, base: Record, allowed: float = 0.0) -> bool | Non
     """Whether the error is above the base's by at most `allowed` points and two standard errors.
 
     A seed that diverges, or learns nothing where all of the base's learn, loses everything. None if
-    there are too few seeds of either, or if they differ so much that nothing could be told.
+    the base diverges, if there are too few seeds of either, or if they differ so much that nothing
+    could be told.
     """
+    if diverged(base):
+        return None
     if diverged(row) or _collapsed(row, base):
         return False
     error = _standard_error(row, base)
@@ -40,13 +43,15 @@ def loses_no_more(row: Record, base: Record, allowed: float = 0.0) -> bool | Non
 def differs_no_more(row: Record, base: Record, allowed: float) -> bool | None:
     """Whether the errors are at most `allowed` points and two standard errors apart."""
     both = [loses_no_more(row, base, allowed), loses_no_more(base, row, allowed)]
-    return None if None in both else all(both)
+    if False in both:
+        return False
+    return None if None in both else True
 
 
 def gains(row: Record, base: Record) -> bool | None:
     """Whether the error is below the base's by more than two standard errors."""
-    if diverged(row):
-        return False
+    if diverged(row) or diverged(base):
+        return _alone_converges(row, base)
     error = _standard_error(row, base)
     return None if error is None else bool(-_rise(row, base) > DEVIATIONS * error)
 
@@ -80,8 +85,8 @@ def paired(row: Record, base: Record) -> Paired | None:
 
 def gains_by_seed(row: Record, base: Record) -> bool | None:
     """`gains` by the differences of the seeds that both have; None if these are too few."""
-    if diverged(row):
-        return False
+    if diverged(row) or diverged(base):
+        return _alone_converges(row, base)
     found = paired(row, base)
     if found is None or found.seeds < LEAST_PAIRS:
         return None
@@ -113,6 +118,17 @@ def ranks_higher(row: Record, base: Record) -> bool | None:
         return None
     above = sum((a > b) + 0.5 * (a == b) for a in ours for b in theirs)
     return bool(above - pairs / 2 > DEVIATIONS * error)
+
+
+def _alone_converges(row: Record, base: Record) -> bool | None:
+    """Of two rows of which one diverges at least: whether the row gains, because the other does.
+
+    None if it errs more than the seeds of the base that converged, or has too few seeds.
+    """
+    if diverged(row):
+        return False
+    is_no_worse = not base["runs"] or _rise(row, base) <= 0
+    return True if is_no_worse and len(row["runs"]) >= LEAST_SEEDS else None
 
 
 def _collapsed(row: Record, base: Record) -> bool:

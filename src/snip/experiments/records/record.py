@@ -35,23 +35,37 @@ class Known:
     runs: dict[str, Record] = field(default_factory=dict)
     failed: dict[str, Record] = field(default_factory=dict)  # with the seed and the error
     rows: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # of an earlier record
+    own: set[str] = field(default_factory=set)  # what this command has found out by itself
     absent: frozenset[str] = frozenset()  # data sets that are not here
+
+    def learn(self, entry: Record) -> None:
+        """Note what a run's own folder says."""
+        self.runs[entry["run"]] = entry
+        self.own.add(entry["run"])
 
     def fail(self, config: RunConfig, error: str, *, diverged: bool = False) -> None:
         """Note that a run came to nothing, and whether its loss or weights were no numbers."""
         name, sentence = config.folder_name, first_sentence(error)
         about = {"run": name, "seed": config.seed, "error": sentence}
         self.failed[name] = about | ({"diverged": True} if diverged else {})
+        self.own.add(name)
 
     def settles(self, name: str) -> bool:
         """Whether it is known what comes out of a run, if only that it diverges."""
         return name in self.runs or self.failed.get(name, {}).get("diverged", False)
 
-    def join(self, other: Known) -> None:
-        """Add what another knows; what both know stays as it is here."""
-        self.runs = other.runs | self.runs
-        self.failed = other.failed | self.failed
-        self.rows = other.rows | self.rows
+    def join(self, newer: Known) -> None:
+        """Take over what a newer record knows, but for what this command has found out itself."""
+        self.runs |= {name: run for name, run in newer.runs.items() if name not in self.own}
+        self.failed |= {name: one for name, one in newer.failed.items() if name not in self.own}
+        self.rows |= newer.rows
+
+    def add(self, record: Record) -> None:
+        """Add the runs of another experiment's record that are not known here."""
+        self.runs = runs_of(record) | self.runs
+        failed = [one for row in record["rows"] for one in row.get("failed", ())]
+        diverged = {one["run"]: one for one in failed if one.get("diverged")}
+        self.failed = diverged | self.failed
 
     @classmethod
     def of_record(cls, record: Record) -> Known:

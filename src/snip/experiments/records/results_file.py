@@ -16,7 +16,7 @@ from snip.common.errors import FileError, shown
 from snip.common.files import read_json, reading
 from snip.common.places import exists
 from snip.experiments.kinds import DATA_NOTES, Experiment, Record
-from snip.experiments.records.made import MADE, MEASURED, TIMED
+from snip.experiments.records.parts import MADE, MEASURED, TIMED
 from snip.experiments.records.tables import table_files
 from snip.runs import RunConfig, RunResult
 

@@ -13,7 +13,7 @@ from snip.common.figures import short_percent
 from snip.common.files import write_text
 from snip.experiments.kinds import Experiment, Record
 from snip.experiments.records.captions import captions
-from snip.experiments.records.made import MEASURED
+from snip.experiments.records.parts import MEASURED
 from snip.experiments.records.summary import shown
 from snip.models import MODELS
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from snip.common.console import say, show_table
 from snip.common.progress import track
 from snip.experiments.kinds import Row
-from snip.experiments.records.made import MADE, MEASURED, is_current
+from snip.experiments.records.parts import MADE, MEASURED, is_current
+from snip.experiments.sweep.order import together
 from snip.experiments.sweep.ray_workers import is_ray
 from snip.experiments.sweep.reproduce import Reproduction
 from snip.training.display import duration
@@ -56,7 +57,7 @@ def _together(work: Reproduction, left: Mapping[str, float]) -> str:
     used = min(jobs, max(1, len(left)), cores if here else jobs)
     if used == 1:
         return ", if nobody else uses it"
-    seconds = max(sum(left.values()) / used, max(left.values()))
+    seconds = together(list(left.values()), used)
     few = f", as this machine has {cores} cores," if here and jobs > cores else ""
     return f", {duration(seconds)} with --jobs {jobs}{few} if nobody else uses the cores"
 

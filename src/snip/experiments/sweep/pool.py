@@ -8,7 +8,17 @@ from typing import Any, Protocol
 
 from snip.common.console import remark
 from snip.common.errors import FileError
-from snip.experiments.sweep.work import BUSY, DONE, FAILED, FULL, LOST, Outcome, Place, Task
+from snip.experiments.sweep.work import (
+    BUSY,
+    DIVERGED,
+    DONE,
+    FAILED,
+    FULL,
+    LOST,
+    Outcome,
+    Place,
+    Task,
+)
 from snip.runs.folder import FINISHED, state_of
 from snip.training.interrupts import end_by, signals_noted
 
@@ -49,7 +59,7 @@ class Pool:
         self.waiting, self.working = list(tasks), list[Any]()
         self._jobs, self._place, self._report = jobs, place, report
         self._workers = workers
-        self._failed: dict[str, str] = {}
+        self._failed: dict[str, Outcome] = {}
 
     def run(self, watch: Watch) -> None:
         """Do all tasks. A signal ends the workers, which save their work, and then this process."""
@@ -82,8 +92,9 @@ class Pool:
         for task in list(self.waiting):
             if task.first in self._failed:
                 self.waiting.remove(task)
-                reason = f"its first training came to nothing: {self._failed[task.first]}"
-                self._report(task, Outcome(FAILED, reason))
+                first = self._failed[task.first]
+                reason = f"its first training came to nothing: {first.sentence}"
+                self._report(task, Outcome(DIVERGED if first.kind == DIVERGED else FAILED, reason))
             elif task.not_before <= now and self._ready(task):
                 self.waiting.remove(task)
                 return task
@@ -128,7 +139,7 @@ class Pool:
                 return
             outcome = Outcome(FAILED, f"{outcome.sentence}, {TRIES} times: look at its machine.")
         if outcome.kind != DONE:
-            self._failed[task.name] = outcome.sentence
+            self._failed[task.name] = outcome
         self._report(task, outcome)
         if outcome.kind == FULL:  # which every other run would find too
             raise FileError(f"{outcome.sentence} All runs were stopped.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from snip.common.console import remark
 from snip.common.errors import InputError
 from snip.common.progress import TextBar
+from snip.experiments.sweep.order import together
 from snip.runs.listing import Listed, listed
 from snip.runs.pace import Pace
 from snip.training.display import duration
@@ -27,7 +28,7 @@ class Progress(TextBar):
 
     def __init__(self, total: int, pace: Pace, request: Request) -> None:
         super().__init__("runs", total, width=20)
-        self._pace, self._request = pace, request
+        self._pace, self._request, self._done = pace, request, 0
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
         self._next = time.monotonic() + (0 if self._terminal else LINE_EVERY)
 
@@ -35,7 +36,10 @@ class Progress(TextBar):
         """Show the state, if it is time to."""
         if time.monotonic() < self._next:
             return
-        done = self._total - len(working) - len(waiting)
+        left = len(working) + len(waiting)
+        self._total = max(self._total, self._done + left)  # a first training may have come along
+        self._done = self._total - left
+        done = self._done
         text = self._text(working, waiting)
         if self._terminal:
             self.draw(done, text)
@@ -59,7 +63,8 @@ class Progress(TextBar):
         if not known:
             return f"{at_work}time left not known yet"
         # Runs of which nothing is known count as the mean of the others.
-        whole = sum(known) / len(known) * len(left) / self._request.jobs
+        mean = sum(known) / len(known)
+        whole = together([mean if s is None else s for s in left], self._request.jobs)
         return f"{at_work}about {duration(whole)} left"
 
     def _seen(self, task: Task) -> Listed | None:

@@ -15,12 +15,12 @@ from snip.common.source import note_code
 from snip.data import load
 from snip.experiments.kinds import Experiment, Record, Row, nothing_more, scaled
 from snip.experiments.records.drawing import save_figure
-from snip.experiments.records.made import MEASURED, TIMED, Parts, is_current, warn_of_old_times
-from snip.experiments.records.record import Known, make_record, run_entry, runs_of
+from snip.experiments.records.parts import MEASURED, TIMED, Parts, is_current, warn_of_old_times
+from snip.experiments.records.record import Known, make_record, run_entry
 from snip.experiments.records.results_file import read_record, record_file
 from snip.experiments.records.tables import write_tables
-from snip.experiments.sweep.line import tasks_in_line
 from snip.experiments.sweep.needs import absent_data, require_writable
+from snip.experiments.sweep.order import tasks_in_line
 from snip.experiments.sweep.pool import Pool
 from snip.experiments.sweep.progress import Progress
 from snip.experiments.sweep.request import Request, chosen_rows
@@ -70,7 +70,7 @@ class Reproduction:
             return
         for other in self._others:
             path = record_file(self.request.results, other, self.request.scale)
-            self.known.join(Known(runs_of(read_record(path, other))))
+            self.known.add(read_record(path, other))
 
     def _find_data(self, *, fetch: bool = False) -> None:
         """Note which rows have data that is here or may be fetched; of others say what to do."""
@@ -119,7 +119,7 @@ class Reproduction:
                     require_own(folder, row.at(seed))
                     result = RunResult.read(folder)
                     where = self.request.place.data_dir
-                    self.known.runs[name] = run_entry(self.experiment, result, where)
+                    self.known.learn(run_entry(self.experiment, result, where))
                     self.pace.learn([result])
                 except InputError as error:  # a damaged folder: the others are read
                     self._fail_run(row.label, row.at(seed), str(error))
@@ -174,12 +174,7 @@ class Reproduction:
         self._begin()
         self._read_records()  # again: others may have written to them since
         self.look(shown=True)
-        known = (
-            MEASURED in self.parts.held
-            if self.request.missing
-            else is_current(self.parts.held, MEASURED)
-        )
-        if self.experiment.measure is not None and not known:
+        if self.experiment.measure is not None and not self._has_measures():
             self._measure()
         warn_of_old_times(self.experiment.name, self.parts.held)
         if is_empty(record := self.record()):

@@ -1,4 +1,4 @@
-"""Which code measured the parts of a record that are no runs, and whether it has changed since."""
+"""The parts of a record that are no runs: measures and times, and which code they were made by."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from snip.experiments.kinds import Row
 from snip.experiments.sweep.work import Task
@@ -32,6 +32,11 @@ def tasks_in_line(
                 tasks.setdefault(first, Task(f"first training of {needed.model}", needed))
         tasks.setdefault(config.folder_name, Task(row.label, config, first))
     return list(tasks.values())
+
+
+def together(seconds: Sequence[float], jobs: int) -> float:
+    """How long some runs take, so many at a time: no less than the longest of them."""
+    return max(sum(seconds) / min(jobs, len(seconds)), *seconds) if seconds else 0.0
 
 
 def _turn(seed: int, row: Row, pace: Pace) -> tuple[int, float]:

@@ -1,0 +1,27 @@
+"""What the facts of a claim say together."""
+
+from snip.experiments.claims.facts import Fact, verdict
+
+
+def test_a_verdict_counts_what_is_open() -> None:
+    yes, no, open_ = Fact("", True), Fact("", False), Fact("")
+    missing = Fact("", missing=True)
+    assert verdict([yes]) == "holds here (1 of 1 comparisons)"
+    assert verdict([yes, open_, open_]) == "holds here (1 of 1 comparisons; 2 cannot tell)"
+    assert verdict([yes, no, open_, missing]) == (
+        "holds in 1 of 2 comparisons; 1 cannot tell; 1 not run yet"
+    )
+    assert verdict([no, missing]) == "fails so far (0 of 1 comparisons; 1 not run yet)"
+    assert verdict([yes, missing]) == "holds so far (1 of 1 comparisons; 1 not run yet)"
+    refuted = Fact("", False, missing=True)  # one fall of figure B is enough, whatever is not run
+    assert verdict([refuted]) == "fails here (0 of 1 comparisons)"
+    assert verdict([no], "is not established") == "is not established here (0 of 1 comparisons)"
+    assert verdict([open_]).startswith("open")
+    assert verdict([]) == "not run yet"
+
+
+def test_a_verdict_of_a_single_seed_says_so() -> None:
+    yes, no = (Fact("", holds, alone=True) for holds in (True, False))
+    assert verdict([yes]) == "holds in a single seed (1 of 1 comparisons)"
+    assert verdict([no]) == "fails in a single seed (0 of 1 comparisons)"
+    assert verdict([yes, Fact("", True)]) == "holds here (2 of 2 comparisons)"

@@ -1,0 +1,44 @@
+"""How far a sweep is, and how long it takes with several jobs."""
+
+from pathlib import Path
+
+import pytest
+
+from snip.experiments.sweep import progress as of_sweep
+from snip.experiments.sweep.order import together
+from snip.experiments.sweep.progress import Progress
+from snip.experiments.sweep.request import Request
+from snip.experiments.sweep.work import Place, Task
+from snip.runs import RunConfig
+from snip.runs.pace import Pace
+
+HOUR = Pace(measured={("lenet-300-100", "mnist"): 3600 / 1e7})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "jobs", "whole"),
+    [([], 2, 0), ([60], 8, 60), ([60, 60], 2, 60), ([60, 10, 10], 2, 60), ([30, 30, 30], 2, 45)],
+)
+def test_no_more_runs_at_a_time_than_there_are_and_no_less_than_the_longest(
+    seconds: list[float], jobs: int, whole: float
+) -> None:
+    assert together(seconds, jobs) == whole
+
+
+def test_a_first_training_that_comes_along_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(of_sweep, "LINE_EVERY", 0.0)
+    tasks = [Task("run", RunConfig("lenet-300-100", 0.9, seed=seed)) for seed in range(3)]
+    shown = Progress(2, HOUR, Request(Place(tmp_path), tmp_path, jobs=8))
+    shown.watch([tasks[0]], [])
+    shown.watch(tasks[:1], tasks[1:2])  # that one was gone, and is done again
+    shown.watch([], tasks[1:2])
+    shown.watch([], [])
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" runs")[0] for line in lines] == [
+        "1 of 2",
+        "1 of 3",
+        "2 of 3",
+        "3 of 3",
+    ]
