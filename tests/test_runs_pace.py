@@ -169,21 +169,22 @@ def test_the_pace_of_a_folder(finished_run: Path, tmp_path: Path) -> None:
 
 
 def test_a_large_network_is_timed_on_few_images() -> None:
-    """By hand: an update of 1 s, and seconds per image that differ."""
+    """By hand: what a step takes however many images there are, and what each one adds."""
 
-    def timed(per_image: float) -> tuple[float, list[int]]:
+    def timed(fixed: float, per_image: float) -> tuple[float, list[int]]:
         counts: list[int] = []
 
         def best(work: Callable[[], object], _rounds: int) -> float:
-            before = len(counts)
             work()
-            return 1.0 if len(counts) == before else 1e-9 + per_image * counts[-1]
+            return fixed + per_image * counts[-1]
 
-        return whole_batch(counts.append, lambda: None, 128, best), counts
+        return whole_batch(counts.append, 128, best), counts
 
-    assert timed(10.0) == (pytest.approx(1 + 19 * 64), [FEW])
-    assert timed(0.02) == (pytest.approx(1.0), [FEW, 8])  # never less than the update
-    assert timed(1e-4) == (pytest.approx(0.0128), [FEW, 8, 32, 128])
+    assert timed(1.0, 10.0) == (pytest.approx(1 + 1280), [FEW, 8])
+    assert timed(0.08, 0.02) == (pytest.approx(0.08 + 2.56), [FEW, 8])  # as VGG-D on one core
+    assert timed(0.0, 0.01) == (pytest.approx(1.28), [FEW, 8, 32])
+    assert timed(0.0, 1e-4) == (pytest.approx(0.0128), [FEW, 8, 32, 128])
+    assert timed(1.0, -0.01) == (pytest.approx(1 - 0.08), [FEW, 8])  # noise: never less than that
 
 
 def test_no_weight_is_drawn_to_time_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,9 +221,7 @@ def test_the_time_of_a_named_network_is_remembered(
     path = Timings().path
     assert path.parent == cache_folder() == tmp_path
     (key,) = json.loads(path.read_text())
-    assert (
-        key == "dense training step, channels last: lenet-300-100, mnist, 20 images, sgd, 1 threads"
-    )
+    assert key == "training step by two counts: lenet-300-100, mnist, 20 images, sgd, 1 threads"
     path.write_text(json.dumps({key: found + 1}))
     assert remembered_step_seconds(CONFIG) == found + 1
     assert remembered_step_seconds(replace(CONFIG, train=TrainConfig())) != found + 1

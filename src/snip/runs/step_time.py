@@ -29,11 +29,8 @@ def remembered_step_seconds(config: RunConfig) -> float:
     train = config.training
     about = f"{config.model}, {config.dataset}, {train.batch_size} images, {train.optimizer}"
     timings = Timings()
-    found = timings.get(
-        f"dense training step, channels last: {about}, {torch.get_num_threads()} threads",
-        lambda: config,
-        step_seconds,
-    )
+    what = f"training step by two counts: {about}, {torch.get_num_threads()} threads"
+    found = timings.get(what, lambda: config, step_seconds)
     timings.save()
     return found
 
@@ -41,8 +38,7 @@ def remembered_step_seconds(config: RunConfig) -> float:
 def step_seconds(config: RunConfig, device: str = "cpu") -> float:
     """Best time of a few dense training steps on random images.
 
-    A large network takes half a minute for a whole batch. It is timed on a few images; all of the
-    step but the optimiser's update grows with their number.
+    A large network takes half a minute for a whole batch: it is timed on a few images.
     """
     images, train = IMAGES[config.dataset], config.training
     shape = (train.batch_size, images.channels, images.size, images.size)
@@ -57,23 +53,25 @@ def step_seconds(config: RunConfig, device: str = "cpu") -> float:
 
         best = partial(_best, device=device)
         with channels_last(model):  # The training loop lays convolutions out like this too.
-            return whole_batch(step, lambda: optimizer.step(), train.batch_size, best)
+            return whole_batch(step, train.batch_size, best)
 
 
 def whole_batch(
-    step: Callable[[int], None], update: Work, size: int, best: Callable[[Work, int], float]
+    step: Callable[[int], None], size: int, best: Callable[[Work, int], float]
 ) -> float:
     """Seconds of a step on `size` images, from as many as take long enough.
 
+    What a step takes on few images is mostly its weights, which are read, given gradients and
+    updated once, however many images there are: two numbers of images tell what each one adds.
     `best` times work in a number of rounds.
     """
-    count = min(FEW, size)
+    fewer, before, count = 0, 0.0, min(FEW, size)
     while count < size:
         seconds = best(partial(step, count), 1)
-        if seconds >= ENOUGH:
-            fixed = best(update, 1)
-            return fixed + max(seconds - fixed, 0.0) * size / count
-        count = min(4 * count, size)
+        if fewer and seconds >= ENOUGH:
+            each = max(seconds - before, 0.0) / (count - fewer)
+            return seconds + each * (size - count)
+        fewer, before, count = count, seconds, min(4 * count, size)
     return best(partial(step, size), 3)
 
 
