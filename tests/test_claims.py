@@ -1,26 +1,13 @@
-"""The paper's claims, judged from records with numbers by hand."""
+"""Claims about what pruning costs, judged from records with numbers by hand."""
 
 from collections.abc import Callable, Sequence
 
 import pytest
+from claim_parts import ANY, BATCHES, BETTER, ONE_SHOT, facts_of, holds
 from record_parts import around, record_with
 
-from snip.experiments.claims import CLAIMS, Claim, Fact, verdict
-from snip.experiments.kinds import Record, Row
-
-(
-    ONE_SHOT, ANY, BETTER, SEEN, TASK, INVERTED, GRADIENT, BATCHES, LABELS, SPARSER, VARIANCE,
-    MARGINAL, BEST,
-) = CLAIMS  # fmt: skip
-
-
-def facts_of(claim: Claim, **records: Record) -> list[Fact]:
-    """What the records say, without the rows that are not run."""
-    return [fact for fact in claim.facts(records) if not fact.text.endswith(": not run yet")]
-
-
-def holds(claim: Claim, **records: Record) -> list[bool | None]:
-    return [fact.holds for fact in facts_of(claim, **records)]
+from snip.experiments.claims import CLAIMS, verdict
+from snip.experiments.kinds import Row
 
 
 def lenets(pruned: float, dense: float | None, seeds: int = 1) -> Callable[[Row], Sequence[float]]:
@@ -181,119 +168,3 @@ def test_only_the_smallest_and_the_largest_batch_decide() -> None:
     (fact,) = BATCHES.facts({"fig3": record_with("fig3", errors)})
     assert fact.holds is None
     assert "of 1 and 10,000 one is not run yet" in fact.text
-
-
-def fig4(dense: float, pruned: float, decayed: float) -> Record:
-    made = record_with("fig4", lambda _: [0.5])
-    for row in made["rows"]:
-        error = 0.01 if "true" in row["label"] else dense
-        error = pruned if row["label"] == "pruned 99%, random labels" else error
-        error = decayed if "L2" in row["label"] else error
-        row["runs"][0]["curve"] = {"train_error": [0.9, error]}
-    return made
-
-
-def test_random_labels_by_hand() -> None:
-    assert holds(LABELS, fig4=fig4(0.1, 0.85, 0.2)) == [True]
-    assert holds(LABELS, fig4=fig4(0.1, 0.2, 0.6)) == [False]
-    assert holds(LABELS, fig4=fig4(0.1, 0.85, 0.6)) == [False]  # L2 keeps it from fitting
-    assert holds(LABELS, fig4=fig4(0.85, 0.85, 0.2)) == [False]
-    (fact,) = LABELS.facts({"fig4": fig4(0.1, 0.85, 0.2)})
-    assert "pruned 99%, random labels: 85%" in fact.text
-    assert fact.alone
-    few = record_with("fig4", lambda row: [0.5] if row.config.sparsity else [])
-    (fact,) = LABELS.facts({"fig4": few})
-    assert (fact.holds, fact.missing) == (None, True)
-
-
-@pytest.mark.parametrize(
-    ("losses", "expected"),
-    [
-        ((0.02, 0.01, 0.01, 0.02, 0.3, 0.9, 1.4, 2.2), True),  # 0.01 less is nothing
-        ((0.02, 0.01, 0.01, 0.9, 0.3, 0.9, 1.4, 2.2), False),
-        ((0.02, 0.02, 0.02, 0.02, 0.02, 0.02, 0.02, 0.05), False),
-        ((0.02, None, 0.01, 0.02, 0.3, 0.9, 1.4, 2.2), None),
-        ((0.02, None, 0.01, 0.9, 0.3, 0.9, 1.4, 2.2), False),  # one fall is enough
-    ],
-)
-def test_the_loss_on_random_labels_rises_with_the_sparsity(losses, expected) -> None:
-    made = record_with("figB", lambda _: [0.5])
-    for row, loss in zip(made["rows"], losses, strict=True):
-        row["runs"] = [] if loss is None else row["runs"]
-        for run in row["runs"]:
-            run["curve"] = {"train_loss": [2.3, loss]}
-    (fact,) = SPARSER.facts({"figB": made})
-    assert fact.holds is expected
-    assert "reference 0.02; " in fact.text
-    assert ("10% not run yet" in fact.text) is fact.missing is (None in losses)
-    assert ("from 50% to 70% it falls by 0.60" in fact.text) is (0.9 in losses[:4])
-    assert fact.alone
-
-
-def test_a_row_of_which_every_seed_diverged_is_a_loss_and_no_row_that_is_not_run() -> None:
-    made = record_with("table2", lambda row: around(0.02) if row.config.model == "lstm-s" else [])
-    lost = next(row for row in made["rows"] if row["label"] == "pruned")
-    lost["failed"] = [
-        {"run": f"r{seed}", "seed": seed, "error": "nan", "diverged": True} for seed in range(3)
-    ]
-    facts = facts_of(ANY, table2=made)
-    assert [fact.holds for fact in facts] == [None, True]  # alexnet-s has no dense runs beside it
-    assert "alexnet-s at 90% (table2): all 3 seeds diverged" in facts[0].text
-    dense = next(row for row in made["rows"] if row["label"] == "dense")
-    whole = next(row for row in made["rows"] if row["config"]["model"] == "lstm-s")
-    dense["runs"], dense["selected"] = whole["runs"], whole["selected"]
-    assert holds(ANY, table2=made) == [False, True]
-
-
-def test_variance_by_hand() -> None:
-    """RN and TN must hurt the recurrent networks and spare the two LeNets."""
-
-    def errors(row: Row) -> list[float]:
-        bad = row.label in ("RN", "TN") and row.config.model in ("gru-s", "lenet-5-caffe")
-        return [0.4, 0.41, 0.42, 0.9] if bad else [0.018, 0.0181, 0.0182, 0.0183]
-
-    found = {"table3": record_with("table3", errors)}
-    assert {fact.text.partition(":")[0]: fact.holds for fact in VARIANCE.facts(found)} == {
-        "lstm-s, RN": False, "lstm-s, TN": False, "gru-s, RN": True, "gru-s, TN": True,
-    }  # fmt: skip
-    assert {fact.text.partition(":")[0]: fact.holds for fact in MARGINAL.facts(found)} == {
-        "lenet-300-100, RN": True, "lenet-300-100, TN": True,
-        "lenet-5-caffe, RN": False, "lenet-5-caffe, TN": False,
-    }  # fmt: skip
-
-
-def test_draws_that_are_not_run_are_said() -> None:
-    def errors(row: Row) -> list[float]:
-        known = row.config.model == "lenet-300-100" and row.label != "TN"
-        return around(0.02) if known else []
-
-    found = {"table3": record_with("table3", errors)}
-    assert (
-        verdict(list(MARGINAL.facts(found))) == "holds so far (1 of 1 comparisons; 3 not run yet)"
-    )
-    assert {fact.text for fact in VARIANCE.facts(found)} == {
-        f"{model}, {label}: not run yet" for model in ("lstm-s", "gru-s") for label in ("RN", "TN")
-    }
-    texts = [fact.text for fact in BEST.facts(found)]
-    assert texts[0].endswith("; not all four are run yet")
-    assert texts[1:] == [f"{model}: not run yet" for model in ("lenet-5-caffe", "lstm-s", "gru-s")]
-
-
-def test_a_draw_that_is_much_better_is_no_marginal_difference() -> None:
-    def errors(row: Row) -> list[float]:
-        return around(0.005 if row.label in ("RN", "TN") else 0.018)
-
-    assert set(holds(MARGINAL, table3=record_with("table3", errors))) == {False}
-
-
-def test_the_best_initialiser_by_hand() -> None:
-    lead = {"lenet-300-100": 0.01, "lenet-5-caffe": 0.03, "lstm-s": 0.0199}
-
-    def errors(row: Row) -> list[float]:
-        if row.label == "VS-H":
-            return around(lead[row.config.model]) if row.config.model in lead else []
-        return around(0.02)
-
-    facts = list(BEST.facts({"table3": record_with("table3", errors)}))
-    assert [fact.holds for fact in facts] == [True, False, None, None]
-    assert "not all four are run yet" in facts[-1].text

@@ -10,11 +10,9 @@ from reproduce_fixtures import NAME, TABLE, TRIAL, changed, record
 
 from snip.experiments import EXPERIMENTS
 from snip.experiments.kinds import Row
-from snip.experiments.sweep.local_workers import LocalWorkers
-from snip.experiments.sweep.pool import Pool
 from snip.experiments.sweep.reproduce import Reproduction
 from snip.experiments.sweep.request import Request
-from snip.experiments.sweep.work import DIVERGED, Place, Task
+from snip.experiments.sweep.work import Place
 from snip.runs import RunConfig
 from snip.runs.pace import Pace
 from snip.training import TrainConfig
@@ -94,18 +92,6 @@ def test_a_run_that_diverged_is_known_to_do_so_and_is_not_missing() -> None:
     asked = replace(request, missing=True)
     assert Reproduction(other, asked, (experiment,)).tasks() == []
     assert len(Reproduction(other, asked).tasks()) == 1
-
-
-def test_what_begins_with_a_training_that_diverges_diverges(tmp_path: Path) -> None:
-    diverging = TrainConfig(iterations=4, lr=1e30, validation=0)
-    config = RunConfig("lenet-300-100", 0.9, method="lwc", train=diverging)
-    first, place = config.trained_first, Place(tmp_path)
-    tasks = [Task("first", first), Task("LWC", config, first.folder_name)]
-    found = []
-    pool = Pool(tasks, 1, place, lambda _, outcome: found.append(outcome), LocalWorkers(place))
-    pool.run(lambda working, waiting: None)
-    assert [outcome.kind for outcome in found] == [DIVERGED, DIVERGED]
-    assert found[1].sentence.startswith("its first training came to nothing: ")
 
 
 def test_of_one_seed_the_longest_runs_come_first(tmp_path: Path) -> None:

@@ -1,12 +1,9 @@
-"""`snip reproduce` beside other commands, in folders that others change, and with lost workers."""
+"""`snip reproduce` beside other commands, and in folders that others change."""
 
 import json
 import os
 import shutil
-import signal
-import time
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
 
@@ -20,13 +17,10 @@ from snip.experiments.records.record import Known, row_entry
 from snip.experiments.records.results_file import read_record
 from snip.experiments.records.tables import write_tables
 from snip.experiments.sweep.estimate import show_estimate
-from snip.experiments.sweep.local_workers import LocalWorkers, Worker
-from snip.experiments.sweep.pool import Pool
 from snip.experiments.sweep.reproduce import Reproduction
 from snip.experiments.sweep.request import Request
-from snip.experiments.sweep.work import DONE, LOST, Place, Task
-from snip.runs import RunConfig, run
-from snip.runs.folder import FINISHED, state_of
+from snip.experiments.sweep.work import Place
+from snip.runs import run
 from snip.training import TrainConfig
 from snip.training.display import duration
 
@@ -163,49 +157,6 @@ def test_only_what_has_something_to_time_is_timed(snip: Snip) -> None:
     code, _, error = snip("reproduce", "all", "--time", "--seconds", "-1")
     assert code == 2
     assert "seconds is -1" in error
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
-def test_an_idle_worker_that_is_killed_is_replaced(tmp_path):
-    workers = LocalWorkers(Place(tmp_path))
-    tasks = [Task("one", RunConfig("lenet-300-100", 0.9, train=TINY, seed=s)) for s in range(2)]
-    first = workers.start(tasks[0])
-    while (outcome := workers.outcome(first)) is None:
-        workers.wait([first], 1.0)
-    assert outcome.kind == DONE
-    os.kill(first.process.pid, signal.SIGKILL)
-    first.process.join()
-    second = workers.start(tasks[1])
-    while (outcome := workers.outcome(second)) is None:
-        workers.wait([second], 1.0)
-    assert (outcome.kind, second.process is first.process) == (DONE, False)
-    workers.stop([])
-
-
-def test_a_worker_that_dies_before_it_reads_its_task_is_lost(tmp_path):
-    """As if it was killed for want of memory while it imports torch."""
-    context = get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=time.sleep, args=(0,))
-    process.start()
-    task = Task("one", RunConfig("lenet-300-100", 0.9, train=TINY))
-    ours.send(task.config)
-    process.join()
-    theirs.close()  # with the configuration unread in it
-    outcome = LocalWorkers(Place(tmp_path)).outcome(Worker(process, ours, task))
-    assert outcome.kind == LOST
-    assert "ended by itself (exit code 0)" in outcome.sentence
-
-
-def test_a_first_training_that_was_removed_is_done_again(tmp_path):
-    config = RunConfig("lenet-300-100", 0.9, method="lwc", train=TINY)
-    first = config.trained_first.folder_name  # which a plan found finished, and is gone
-    task, place = Task("LWC", config, first), Place(tmp_path)
-    done = []
-    pool = Pool([task], 1, place, lambda task, outcome: done.append(task), LocalWorkers(place))
-    pool.run(lambda working, waiting: None)
-    assert [one.name for one in done] == [first, config.folder_name]
-    assert state_of(tmp_path / config.folder_name) == FINISHED
 
 
 def test_tables_are_written_as_runs_finish(tmp_path):

@@ -1,0 +1,76 @@
+"""Claims about initialisers, judged from records with numbers by hand."""
+
+from claim_parts import ANY, BEST, MARGINAL, VARIANCE, facts_of, holds
+from record_parts import around, record_with
+
+from snip.experiments.claims import verdict
+from snip.experiments.kinds import Row
+
+
+def test_a_row_of_which_every_seed_diverged_is_a_loss_and_no_row_that_is_not_run() -> None:
+    made = record_with("table2", lambda row: around(0.02) if row.config.model == "lstm-s" else [])
+    lost = next(row for row in made["rows"] if row["label"] == "pruned")
+    lost["failed"] = [
+        {"run": f"r{seed}", "seed": seed, "error": "nan", "diverged": True} for seed in range(3)
+    ]
+    facts = facts_of(ANY, table2=made)
+    assert [fact.holds for fact in facts] == [None, True]  # alexnet-s has no dense runs beside it
+    assert "alexnet-s at 90% (table2): all 3 seeds diverged" in facts[0].text
+    dense = next(row for row in made["rows"] if row["label"] == "dense")
+    whole = next(row for row in made["rows"] if row["config"]["model"] == "lstm-s")
+    dense["runs"], dense["selected"] = whole["runs"], whole["selected"]
+    assert holds(ANY, table2=made) == [False, True]
+
+
+def test_variance_by_hand() -> None:
+    """RN and TN must hurt the recurrent networks and spare the two LeNets."""
+
+    def errors(row: Row) -> list[float]:
+        bad = row.label in ("RN", "TN") and row.config.model in ("gru-s", "lenet-5-caffe")
+        return [0.4, 0.41, 0.42, 0.9] if bad else [0.018, 0.0181, 0.0182, 0.0183]
+
+    found = {"table3": record_with("table3", errors)}
+    assert {fact.text.partition(":")[0]: fact.holds for fact in VARIANCE.facts(found)} == {
+        "lstm-s, RN": False, "lstm-s, TN": False, "gru-s, RN": True, "gru-s, TN": True,
+    }  # fmt: skip
+    assert {fact.text.partition(":")[0]: fact.holds for fact in MARGINAL.facts(found)} == {
+        "lenet-300-100, RN": True, "lenet-300-100, TN": True,
+        "lenet-5-caffe, RN": False, "lenet-5-caffe, TN": False,
+    }  # fmt: skip
+
+
+def test_draws_that_are_not_run_are_said() -> None:
+    def errors(row: Row) -> list[float]:
+        known = row.config.model == "lenet-300-100" and row.label != "TN"
+        return around(0.02) if known else []
+
+    found = {"table3": record_with("table3", errors)}
+    assert (
+        verdict(list(MARGINAL.facts(found))) == "holds so far (1 of 1 comparisons; 3 not run yet)"
+    )
+    assert {fact.text for fact in VARIANCE.facts(found)} == {
+        f"{model}, {label}: not run yet" for model in ("lstm-s", "gru-s") for label in ("RN", "TN")
+    }
+    texts = [fact.text for fact in BEST.facts(found)]
+    assert texts[0].endswith("; not all four are run yet")
+    assert texts[1:] == [f"{model}: not run yet" for model in ("lenet-5-caffe", "lstm-s", "gru-s")]
+
+
+def test_a_draw_that_is_much_better_is_no_marginal_difference() -> None:
+    def errors(row: Row) -> list[float]:
+        return around(0.005 if row.label in ("RN", "TN") else 0.018)
+
+    assert set(holds(MARGINAL, table3=record_with("table3", errors))) == {False}
+
+
+def test_the_best_initialiser_by_hand() -> None:
+    lead = {"lenet-300-100": 0.01, "lenet-5-caffe": 0.03, "lstm-s": 0.0199}
+
+    def errors(row: Row) -> list[float]:
+        if row.label == "VS-H":
+            return around(lead[row.config.model]) if row.config.model in lead else []
+        return around(0.02)
+
+    facts = list(BEST.facts({"table3": record_with("table3", errors)}))
+    assert [fact.holds for fact in facts] == [True, False, None, None]
+    assert "not all four are run yet" in facts[-1].text
