@@ -168,3 +168,18 @@ def test_only_the_smallest_and_the_largest_batch_decide() -> None:
     (fact,) = BATCHES.facts({"fig3": record_with("fig3", errors)})
     assert fact.holds is None
     assert "of 1 and 10,000 one is not run yet" in fact.text
+
+
+def test_a_row_of_which_every_seed_diverged_is_a_loss_and_no_row_that_is_not_run() -> None:
+    made = record_with("table2", lambda row: around(0.02) if row.config.model == "lstm-s" else [])
+    lost = next(row for row in made["rows"] if row["label"] == "pruned")
+    lost["failed"] = [
+        {"run": f"r{seed}", "seed": seed, "error": "nan", "diverged": True} for seed in range(3)
+    ]
+    facts = facts_of(ANY, table2=made)
+    assert [fact.holds for fact in facts] == [None, True]  # alexnet-s has no dense runs beside it
+    assert "alexnet-s at 90% (table2): all 3 seeds diverged" in facts[0].text
+    dense = next(row for row in made["rows"] if row["label"] == "dense")
+    whole = next(row for row in made["rows"] if row["config"]["model"] == "lstm-s")
+    dense["runs"], dense["selected"] = whole["runs"], whole["selected"]
+    assert holds(ANY, table2=made) == [False, True]

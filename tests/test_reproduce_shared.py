@@ -21,13 +21,11 @@ from snip.experiments.sweep.reproduce import Reproduction
 from snip.experiments.sweep.request import Request
 from snip.experiments.sweep.work import Place
 from snip.runs import run
-from snip.training import TrainConfig
 from snip.training.display import duration
 
 TRIAL = 0.0002  # 15 steps where the paper has 75,000
 TABLE1 = EXPERIMENTS["table1"]
 ROW = ("snip-0.95",)
-TINY = TrainConfig(iterations=15)
 RESULTS = Path(__file__).parents[1] / "results"  # as they are committed
 
 
