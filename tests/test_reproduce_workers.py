@@ -48,6 +48,7 @@ def test_a_worker_that_dies_before_it_reads_its_task_is_lost(tmp_path):
     outcome = LocalWorkers(Place(tmp_path)).outcome(Worker(process, ours, task))
     assert outcome.kind == LOST
     assert "ended by itself (exit code 0)" in outcome.sentence
+    assert "files were changed meanwhile" in outcome.sentence
 
 
 def test_a_first_training_that_was_removed_is_done_again(tmp_path):

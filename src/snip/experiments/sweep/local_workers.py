@@ -77,12 +77,15 @@ class LocalWorkers:
 
 def _died(worker: Worker) -> Outcome:
     worker.process.join()
-    code = worker.process.exitcode
-    return Outcome(
-        LOST,
-        f"the process of {worker.task.name} ended by itself (exit code {code}), perhaps for want "
-        "of memory (try fewer --jobs)",
+    code = worker.process.exitcode or 0
+    # A negative code is the signal of whoever killed it, which is how a machine gets memory back.
+    why = (
+        "perhaps for want of memory (try fewer --jobs)"
+        if code < 0
+        else "perhaps because Snip's files were changed meanwhile (give the command again)"
     )
+    said = f"the process of {worker.task.name} ended by itself (exit code {code}), {why}"
+    return Outcome(LOST, said)
 
 
 def start(place: Place) -> tuple[BaseProcess, Connection]:
