@@ -10,6 +10,7 @@ from snip.experiments.sweep.progress import Progress
 from snip.experiments.sweep.request import Request
 from snip.experiments.sweep.work import Place, Task
 from snip.runs import RunConfig
+from snip.runs.listing import RUNNING, Listed
 from snip.runs.pace import Pace
 
 HOUR = Pace(measured={("lenet-300-100", "mnist"): 3600 / 1e7})
@@ -42,3 +43,15 @@ def test_a_first_training_that_comes_along_counts(
         "2 of 3",
         "3 of 3",
     ]
+
+
+def test_a_run_that_is_nearly_done_does_not_make_the_others_short(
+    tmp_path: Path,
+) -> None:
+    """Nothing is known but of the run at work: those that wait take as long as the whole of it."""
+    config = RunConfig("lenet-300-100", 0.9)
+    begun = Listed(tmp_path, config, RUNNING, "", 900, 1000, 90.0)
+    shown = Progress(3, Pace(), Request(Place(tmp_path), tmp_path))
+    waiting = [(Task("run", RunConfig("lenet-300-100", 0.9, seed=s)), None) for s in (1, 2)]
+    assert shown._left([(Task("run", config), begun), *waiting]) == [10, 100, 100]
+    assert shown._left(waiting) is None

@@ -53,19 +53,31 @@ class Progress(TextBar):
             f"{task.label} seed {task.config.seed}{_share(run)}"
             for task, run in zip(working, seen, strict=True)
         )
-        left = [self._pace.seconds(task.config) for task in waiting]
-        left += [
-            self._pace.seconds(task.config) if run is None else run.seconds_left
-            for task, run in zip(working, seen, strict=True)
-        ]
-        known = [seconds for seconds in left if seconds is not None]
         at_work = f"{at_work}; " if at_work else ""
-        if not known:
+        left = self._left([*zip(working, seen, strict=True), *((task, None) for task in waiting)])
+        if left is None:
             return f"{at_work}time left not known yet"
-        # Runs of which nothing is known count as the mean of the others.
+        return f"{at_work}about {duration(together(left, self._request.jobs))} left"
+
+    def _left(self, runs: Sequence[tuple[Task, Listed | None]]) -> list[float] | None:
+        """Seconds that each run still takes; None if nothing is known of any.
+
+        A run of which nothing is known counts as the mean of the others, from beginning to end.
+        """
+        whole, rest = list[float | None](), list[float | None]()
+        for task, run in runs:
+            left = None if run is None else run.seconds_left
+            rest.append(left)
+            if run is None or left is None:
+                whole.append(self._pace.seconds(task.config))
+            else:
+                whole.append(run.seconds + left)
+        known = [seconds for seconds in whole if seconds is not None]
+        if not known:
+            return None
         mean = sum(known) / len(known)
-        whole = together([mean if s is None else s for s in left], self._request.jobs)
-        return f"{at_work}about {duration(whole)} left"
+        usual = [mean if seconds is None else seconds for seconds in whole]
+        return [a if left is None else left for a, left in zip(usual, rest, strict=True)]
 
     def _seen(self, task: Task) -> Listed | None:
         try:
