@@ -9,6 +9,7 @@ import pytest
 from cli_fixtures import Snip, files
 from reproduce_fixtures import NAME, TABLE, TRIAL, changed, record
 
+from snip.cli.reproduce import _works
 from snip.experiments import EXPERIMENTS
 from snip.experiments.kinds import scaled
 from snip.experiments.sweep.reproduce import Reproduction
@@ -213,6 +214,15 @@ def test_a_damaged_run_is_told_and_the_others_are_shown(snip: Snip) -> None:
     assert "reference" in out
     assert record()["done"] == 5
     assert path.read_text() == "{"
+
+
+def test_what_trains_nothing_is_the_same_at_every_scale(tmp_path: Path) -> None:
+    asked = Request(Place(tmp_path / "runs"), tmp_path / "results", seeds=1, scale=0.01)
+    named = {work.experiment.name: work for work in _works("all", asked, time=False)}
+    assert named["fig1"].request.command == "snip reproduce fig1 --seeds 1 --scale 0.01"
+    for name in ("fig2", "figA1", "figA2", "layers"):
+        assert named[name].request.command == f"snip reproduce {name}"
+        assert named[name].path.name == f"{name}.json"
 
 
 @pytest.mark.usefixtures("empty_folder")
