@@ -14,7 +14,9 @@ from cli_fixtures import Snip
 from record_parts import record_with
 
 from snip.common.errors import FileError
-from snip.experiments import EXPERIMENTS, gallery
+from snip.experiments import EXPERIMENTS
+from snip.experiments.gallery.__main__ import main
+from snip.experiments.gallery.pages import pages
 from snip.experiments.records.record import Record
 from snip.experiments.records.results_file import read_record
 from snip.experiments.records.tables import table_files
@@ -44,6 +46,7 @@ def timing(record: Record) -> Record:
 @pytest.fixture
 def place(empty_folder: None, tmp_path: Path) -> Path:
     shutil.copytree(TOP / "docs", tmp_path / "docs")
+    shutil.copy(TOP / "README.md", tmp_path)
     (tmp_path / "results").mkdir()
     return tmp_path
 
@@ -57,7 +60,7 @@ def made(name: str) -> None:
     table_files(experiment, record)
     if experiment.unpack is not None:
         experiment.unpack(record)
-    gallery.pages(Path("results"), Path("docs"))
+    pages(Path("results"), Path("docs"))
 
 
 @pytest.mark.usefixtures("place")
@@ -161,16 +164,16 @@ def test_the_gallery_says_which_file_is_damaged_and_writes_nothing(
     record["measured"]["mnist"]["steadiness"].pop("plain")  # which only a claim looks at
     Path("results/figA2.json").write_text(json.dumps(record))
     Path("docs/gallery.md").write_text("as it was")
-    assert gallery.main() == 2
+    assert main() == 2
     said = capsys.readouterr().err
     assert "error: results/figA2.json or results/fig2.json is damaged" in said
     assert "(no 'plain')" in said
     assert Path("docs/gallery.md").read_text() == "as it was"
     Path("results/figA2.json").unlink()
-    assert gallery.main() == 0
+    assert main() == 0
     assert Path("docs/gallery.md").read_text() != "as it was"
     shutil.rmtree("docs")
-    assert gallery.main() == 2
+    assert main() == 2
     assert "there is no page docs/methods.md." in capsys.readouterr().err
 
 
