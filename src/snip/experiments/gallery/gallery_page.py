@@ -11,7 +11,7 @@ from snip.experiments.gallery.verdicts import anchor, claim_text, judged, verdic
 from snip.experiments.kinds import Record
 from snip.experiments.records.captions import captions, schedule_in_words
 from snip.experiments.records.parts import MEASURED
-from snip.experiments.records.summary import MARKS
+from snip.experiments.records.summary import AGREES, HIGHER, LOWER, MARKS, ROUNDED
 from snip.experiments.records.tables import markdown, table_of
 from snip.training.display import duration
 
@@ -53,8 +53,8 @@ def gallery(found: dict[str, Found], largest: dict[str, Record], results: Path) 
         "## What was run",
         markdown(COLUMNS, _overview(found)),
         f"*Beside the paper* counts the rows whose error agrees with its number "
-        f"({MARKS['agrees']}, or {MARKS['agrees by rounding']} by its rounding), is lower "
-        f"({MARKS['lower']}) or higher ({MARKS['higher']}). *Time* is that of all trainings of a "
+        f"({MARKS[AGREES]}, or {MARKS[ROUNDED]} by its rounding), is lower "
+        f"({MARKS[LOWER]}) or higher ({MARKS[HIGHER]}). *Time* is that of all trainings of a "
         "line by the clock, on cores that had other work too; lines share runs, which count in "
         "each.",
         "## The paper's claims",
@@ -132,8 +132,8 @@ def _seeds(record: Record) -> str:
     rows = [{run["seed"] for run in row["runs"]} for row in record["rows"] if row["runs"]]
     scored = record.get(MEASURED, {}).get("seeds", 0)
     seeds = _ranges(sorted(set().union(*rows)) or list(range(scored))) or "-"
-    counts = sorted(len(row) for row in rows) or [0]
-    return seeds if counts[0] == counts[-1] else f"{seeds} ({counts[0]} to {counts[-1]} per row)"
+    alike = len({len(row) for row in rows}) < 2
+    return seeds if alike else f"{seeds} ({_seed_counts(record)} per row)"
 
 
 def _ranges(numbers: Sequence[int]) -> str:
