@@ -115,14 +115,9 @@ FIG4 = Experiment(
     unpack=CURVES.unpack,
     draw=draw,
 )
-FIGB = Experiment(
-    "figB",
-    "Appendix B: random labels over the sparsity, lenet-5-caffe, MNIST",
-    rows_b,
-    seeds=1,
-    columns=COLUMNS,
-    notes=NOTES,
-    keep=CURVES.keep,
-    unpack=CURVES.unpack,
-    draw=draw,
+FIGB = replace(
+    FIG4,
+    name="figB",
+    title="Appendix B: random labels over the sparsity, lenet-5-caffe, MNIST",
+    rows=rows_b,
 )
