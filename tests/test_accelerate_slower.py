@@ -15,6 +15,7 @@ import snip
 from snip.anatomy.accelerated import Accelerated
 from snip.engine import pace
 from snip.engine.choice import Choice, choose, choose_again
+from snip.engine.fused.straight import straight_of
 from snip.engine.kernels.library import available
 
 pytestmark = [
@@ -52,6 +53,26 @@ def test_layers_that_do_not_pay_run_dense_in_a_second_try(monkeypatch):
     monkeypatch.setattr("snip.engine.sparse_copy.losing_layers", lambda *_: ["0"])
     fast = snip.accelerate(mlp(), torch.randn(5, 6))
     assert (fast[0].way, fast[2].way, left) == ("dense", "sparse", [])
+
+
+@pytest.mark.parametrize(
+    ("as_found", "in_one_call", "way"), [(0.9, 0.5, "sparse"), (0.5, 0.9, "dense")]
+)
+def test_a_line_of_sparse_layers_is_tried_even_where_one_is_faster_dense(
+    monkeypatch, as_found, in_one_call, way
+):
+    left = timed_as(monkeypatch, (1.0, as_found), (1.0, in_one_call))
+    monkeypatch.setattr("snip.engine.sparse_copy.fastest_ways", lambda *_, **__: {"0": "dense"})
+    fast = snip.accelerate(mlp(), torch.randn(5, 6))
+    assert (fast[0].way, fast[2].way, left) == (way, "sparse", [])
+    assert (straight_of(fast) is not None) == (way == "sparse")
+
+
+def test_a_network_that_is_no_line_is_tried_once(monkeypatch):
+    left = timed_as(monkeypatch, (1.0, 0.9))
+    monkeypatch.setattr("snip.engine.sparse_copy.fastest_ways", lambda *_, **__: {"embed": "dense"})
+    fast = snip.accelerate(masked(Blocks()), torch.randn(9, 2, 5, 6))
+    assert (fast.embed.way, left) == ("dense", [])
 
 
 def test_ways_that_are_given_are_not_timed(monkeypatch):

@@ -17,6 +17,7 @@ from snip.engine.convert.converter import Converter
 from snip.engine.convert.timings import Timings
 from snip.engine.convert.ways import fastest_ways
 from snip.engine.exchange import with_sparse_layers
+from snip.engine.fused.straight import straight_of
 from snip.engine.layers.attention import SparseAttention
 from snip.engine.layers.packing import DENSE, SPARSE, WAYS, PackedModule, Ways
 from snip.engine.layers.table import OUTPUT_PROJECTION, SPARSE_LAYERS, sparse_layer
@@ -89,12 +90,24 @@ class SparseCopies:
                 raise nearest("layer", name, self.names)
             if way not in WAYS:
                 raise nearest("way", way, WAYS)
+        return self._proven(self._converted(ways))
+
+    def in_one_call(self) -> nn.Module | None:
+        """The copy in which all layers are sparse, if it runs as one native call; else None."""
+        if self.traced is None or any(len(node.users) > 1 for node in self.traced.graph.nodes):
+            return None
+        fast = self._converted({})
+        return None if straight_of(fast) is None else self._proven(fast)
+
+    def _converted(self, ways: Mapping[str, str]) -> nn.Module:
         root = self._root(ways)
         conversion = Conversion(root)  # the user's own forward runs, over sparse layers
         if self.traced is not None:
             graph = Converter(self.traced, root).convert()
             conversion = Conversion(root, graph, self.traced.values, self.traced.constants)
-        fast = accelerated(root, conversion)
+        return accelerated(root, conversion)
+
+    def _proven(self, fast: nn.Module) -> nn.Module:
         fault = why_not(self.model, fast, self.inputs)
         if fault is not None:
             raise DenseError(f"accelerated, it would not do the same ({fault})")
