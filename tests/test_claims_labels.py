@@ -30,6 +30,15 @@ def test_random_labels_by_hand() -> None:
     assert (fact.holds, fact.missing) == (None, True)
 
 
+def test_a_seed_that_diverged_is_not_forgotten() -> None:
+    made = fig4(0.1, 0.85, 0.2)
+    lost = {"run": "x", "seed": 1, "error": "the loss is nan", "diverged": True}
+    made["rows"][1]["failed"] = [lost]
+    (fact,) = LABELS.facts({"fig4": made})
+    assert fact.holds is None
+    assert f"{made['rows'][1]['label']}: diverged" in fact.text
+
+
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [

@@ -20,6 +20,21 @@ def test_a_verdict_counts_what_is_open() -> None:
     assert verdict([]) == "not run yet"
 
 
+def test_what_only_stands_aside_decides_nothing() -> None:
+    yes, trial = Fact("", True), Fact("", aside=True)
+    assert verdict([yes, trial, trial]) == "holds here (1 of 1 comparisons)"
+    assert verdict([trial]) == "open: too little was run, or it is too close to tell"
+
+
+def test_one_case_bears_out_that_there_are_some_and_none_refutes_it_before_all_are_known() -> None:
+    yes, no, open_, missing = Fact("", True), Fact("", False), Fact(""), Fact("", missing=True)
+    assert verdict([no, open_, missing], some=True) == (
+        "open: in 0 of 1 comparisons; 1 cannot tell; 1 not run yet"
+    )
+    assert verdict([no, no], some=True) == "fails here (0 of 2 comparisons)"
+    assert verdict([yes, no, open_], some=True) == "holds in 1 of 2 comparisons; 1 cannot tell"
+
+
 def test_a_verdict_of_a_single_seed_says_so() -> None:
     yes, no = (Fact("", holds, alone=True) for holds in (True, False))
     assert verdict([yes]) == "holds in a single seed (1 of 1 comparisons)"

@@ -96,7 +96,7 @@ def test_seeds_that_diverged_are_told_in_the_table_of_methods():
     for row in record["rows"]:
         if row["label"] in ("grasp", "force"):
             row["failed"] = [gone]
-    text = filled("<!-- results: table -->", {"methods": record}, Path("results"))
+    text = filled("<!-- results: table -->", {"methods": record}, [], Path("results"))
     (grasp, *_), (force, *_) = (
         [line for line in text.splitlines() if f"`{name}`" in line] for name in ("grasp", "force")
     )

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from record_parts import record_of
+from record_parts import around, record_of, record_with
 
 from snip.common.errors import FileError, InputError
 from snip.experiments import EXPERIMENTS
@@ -14,6 +14,7 @@ from snip.experiments.gallery.gallery_page import COMMAND
 from snip.experiments.gallery.marked import END, MARK, filled
 from snip.experiments.gallery.pages import GALLERY, METHODS, README, pages
 from snip.experiments.methods import METHODS_HERE
+from snip.experiments.records.results_file import read_record
 from snip.methods.controls import CONTROLS
 
 TOP = Path(__file__).parents[1]
@@ -61,24 +62,74 @@ def test_a_section_has_command_seeds_scale_date_and_figure(docs):
     assert "](../results/fig4-scale-0.5.png)](../results/fig4-scale-0.5.svg)" in section
     assert "| reference, true labels | lenet-5-caffe | 0 | 1.05 ± 0.07 |" in section
     assert "0.02 (the paper's is 0.1)): 4 of 10 runs; 3 of 5 rows are not" in section
-    assert "Not of the full schedule: fig4 at 0.5 of it." in gallery
     title = EXPERIMENTS["fig4"].title
     line = f"| [`fig4-scale-0.5`](#fig4-scale-05) | {title} | 4 of 10 | 2 | 0.5 of the full |"
     assert line in gallery
 
 
 def test_runs_that_came_to_nothing_are_shown(docs):
-    record = record_of("fig4", [])
+    record = record_of("fig4", EXPERIMENTS["fig4"].rows()[1:])
     lost = {"run": "x", "seed": 0, "error": "the loss is nan", "diverged": True}
     record["rows"][0]["failed"], record["failed"] = [lost], 1
     gallery, _ = written(docs, **{"fig4_scale_0.5": record})
-    assert "reference, true labels: diverged" in gallery
+    said = "- decides nothing: training error at the end (fig4): reference, true labels: diverged"
+    assert f"{said}; " in gallery
+    assert "; a trial on 0.5 of the schedule." in gallery
     assert "\n## fig4-scale-0.5\n" in gallery
+
+
+def test_what_only_diverged_is_not_said_to_be_missing(docs):
+    """Else the page names a command that does nothing."""
+    record = record_of("fig4", EXPERIMENTS["fig4"].rows(), seeds=1)
+    lost = {"run": "x", "seed": 1, "error": "the loss is nan", "diverged": True}
+    for row in record["rows"]:
+        row["failed"] = [lost]
+    gallery, _ = written(docs, **{"fig4_scale_0.5": record})
+    assert "--missing` does what is not here yet" not in gallery
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "tableC", "table3"])
+def test_trials_decide_no_claim(docs, name):
+    """Networks that have learnt nothing lose nothing either."""
+    trial = record_with(name, lambda _: around(0.9), scale=0.001)
+    gallery, _ = written(docs, **{f"{name}_scale_0.001": trial})
+    short = gallery.partition("## In short")[2].partition("## What was run")[0]
+    assert not any(word in short for word in ("holds", "fails", "is not established"))
+    assert "; a trial on 0.001 of the schedule." in gallery
+
+
+def test_trials_stand_beside_what_was_run_in_full(docs):
+    def lstm(row):
+        return around(0.01) if row.config.model == "lstm-s" else []
+
+    trial = record_with("table2", lambda _: around(0.5), scale=0.01)
+    records = {"table2": record_with("table2", lstm), "table2_scale_0.01": trial}
+    gallery, _ = written(docs, **records)
+    claim = gallery.partition("### It works on any architecture")[2].partition("###")[0]
+    assert "holds so far (1 of 1 comparisons; 11 not run yet)" in claim
+    assert "- alexnet-s at 90% (table2): not run yet." in claim
+    assert "- decides nothing: alexnet-s at 90% (table2): 50.00 ± 0.10% (3 seeds)" in claim
+
+
+def test_rows_with_other_seeds_are_not_told_as_if_they_had_the_same(docs):
+    record = record_of("fig4", EXPERIMENTS["fig4"].rows()[:2], seeds=1)
+    record["rows"][1]["runs"][0]["seed"] = 7
+    gallery, _ = written(docs, **{"fig4_scale_0.5": record})
+    assert "Seeds 0, 7 (1 per row); 2026-11-17." in gallery
+
+
+def test_the_date_of_what_was_measured_is_when_it_was_measured(docs):
+    record = read_record(TOP / "results" / "fig2.json", EXPERIMENTS["fig2"])
+    day = record["made"]["measured"]["date"][:10]
+    gallery, _ = written(docs, fig2=record | {"date": "2099-01-01T00:00:00+00:00"})
+    section = gallery.partition("\n## fig2\n")[2].partition("\n## ")[0]
+    assert day in section
+    assert "2099" not in section
 
 
 def test_an_unknown_mark_is_refused(docs):
     with pytest.raises(InputError, match=r"unknown mark for results 'tabel'.*table"):
-        filled("<!-- results: tabel -->", {}, docs)
+        filled("<!-- results: tabel -->", {}, [], docs)
 
 
 def test_a_damaged_result_is_refused_by_name(docs):
@@ -104,6 +155,6 @@ def test_marks_are_filled_and_filled_again(docs):
     claims = (docs.parent / README).read_text().partition("<!-- results: claims -->")[2]
     assert claims.count("](docs/gallery.md#") >= len(CLAIMS)
     bare = "before\n<!-- results: figure -->\nafter\n"
-    text = filled(bare, {}, docs.parent / "results")
+    text = filled(bare, {}, [], docs.parent / "results")
     assert text.startswith("before\n<!-- results: figure -->\nThe figure")
     assert text.endswith(f"{END}\nafter\n")

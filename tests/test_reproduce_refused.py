@@ -1,5 +1,6 @@
 """`snip reproduce` tells before anything is done what cannot be done, or would change nothing."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,17 @@ def test_options_that_would_change_nothing_are_refused(
     code, out, error = snip("reproduce", *arguments)
     assert (code, out) == (2, "")
     assert said in error
+    assert files() == []
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_a_logger_without_its_library_is_told_before_the_first_run(
+    snip: Snip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    code, _, error = snip("reproduce", *ONE_RUN, "--log", "wandb")
+    assert code == 2
+    assert "pip install 'snip-prune[wandb]'" in error
     assert files() == []
 
 

@@ -69,6 +69,18 @@ def test_what_another_command_found_out_since_is_not_written_over(tmp_path):
     assert failed["diverged"] is True
 
 
+def test_a_run_that_failed_here_and_was_finished_elsewhere_stays_finished(tmp_path):
+    early, late = command(tmp_path, seeds=1), command(tmp_path / "other", seeds=1)
+    late = Reproduction(late.experiment, replace(late.request, results=early.request.results))
+    early.known.fail(early.chosen[0].at(0), "its worker was lost")
+    early.update()
+    late.run()
+    record = early.update()
+    row = row_of(record)
+    assert [run["seed"] for run in row["runs"]] == [0]
+    assert (row["failed"], record["failed"]) == ([], 0)
+
+
 def test_a_table_is_never_older_than_its_record(tmp_path, monkeypatch):
     """Another command that is at its end while this one writes must wait for the whole of it."""
     early, late = command(tmp_path, seeds=1), command(tmp_path, seeds=2)

@@ -19,7 +19,7 @@ from snip.page.finding import Run
 from snip.reports.pictures import COLOURS
 from snip.reports.views import filters, pixels, tiled
 from snip.runs import RunConfig
-from snip.runs.exploring import class_maps, kept_by_sparsity, not_explorable
+from snip.runs.exploring import class_maps, class_sizes, kept_by_sparsity, not_explorable
 from snip.runs.naming import SCORING
 
 LAYER_SPARSITIES = (
@@ -141,7 +141,7 @@ def _classes(config: RunConfig, dataset: Dataset) -> dict[str, Any] | None:
         "classes": maps.shape[0],
         "height": maps.shape[2],
         "width": maps.shape[3],
-        "images": config.score_batch_size,
+        "images": class_sizes(config, dataset),
         "bytes": _text(_bytes(maps)),  # [classes, sparsities, height, width]
     }
 

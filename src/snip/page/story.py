@@ -12,6 +12,7 @@ from snip.common.errors import escaped
 from snip.common.figures import percent
 from snip.experiments.paper_numbers import paper_number
 from snip.masks.html import content as masks_html
+from snip.methods import training_method
 from snip.page import progress
 from snip.page.comparison import paper_told
 from snip.page.finding import Run
@@ -116,8 +117,10 @@ def headline(runs: Sequence[Run]) -> tuple[str, str]:
     result = run.result
     paper = paper_told(paper_number(run.config))
     beside = f" The paper reports {paper}." if paper else ""
+    trains = training_method(run.config.method) is not None
+    when = "after a first training" if trains else "before training"
     pruned = (
-        f"{result.kept:,} of {result.total:,} connections were kept before training. "
+        f"{result.kept:,} of {result.total:,} connections were kept {when}. "
         if run.config.sparsity
         else "Nothing was pruned. "
     )

@@ -101,6 +101,17 @@ def class_maps(
     return torch.stack(maps)
 
 
+def class_sizes(config: RunConfig, dataset: Dataset) -> list[int]:
+    """How many images each class is scored on: as many as the run takes, or all that there are."""
+    train_part, _ = dataset.split_validation(config.training.validation)
+    every = (train_part.labels == label for label in range(dataset.classes))
+    return [_class_size(config, train_part.take(own)) for own in every]
+
+
+def _class_size(config: RunConfig, own: Split) -> int:
+    return min(config.score_batch_size, len(own))
+
+
 def _map(masks: Masks, first: str, dataset: Dataset) -> torch.Tensor | None:
     if not first:
         return None
@@ -110,7 +121,7 @@ def _map(masks: Masks, first: str, dataset: Dataset) -> torch.Tensor | None:
 def _class_batch(config: RunConfig, dataset: Dataset, train_part: Split, label: int) -> Batch:
     """A scoring batch of one class, from the part that the run trains on."""
     own = train_part.take(train_part.labels == label)
-    size = min(config.score_batch_size, len(own))
+    size = _class_size(config, own)
     if not size:
         raise InputError(f"{dataset.name} has no training images of class {label}.")
     seed = seeds_of(config)["scoring_batch"]

@@ -68,10 +68,9 @@ def locked(folder: Path | None) -> Iterator[Lock]:
         missing = [place for place in (folder, *folder.parents) if not exists(place)]
         before = set() if missing else _names(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("ab")
     except OSError as error:
-        raise FileError(f"cannot write in {folder}: {error}; choose another place.") from error
-    with file:
+        raise _unwritable(folder, error) from error
+    with _opened(folder) as file:
         _hold(file, folder)
         try:
             yield Lock(folder, file)
@@ -79,6 +78,20 @@ def locked(folder: Path | None) -> Iterator[Lock]:
             if LOCK not in before and _is_at(file, folder / LOCK):
                 _remove_unused(folder, before, missing)
             raise
+
+
+def _opened(folder: Path) -> BinaryIO:
+    """The folder's file to lock. Whoever gives up a folder that it made may take it away again."""
+    try:
+        return (folder / LOCK).open("ab")
+    except FileNotFoundError as error:
+        raise BusyError(f"{folder} was removed by another process: try again.") from error
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> FileError:
+    return FileError(f"cannot write in {folder}: {error}; choose another place.")
 
 
 @contextmanager

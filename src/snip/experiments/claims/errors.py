@@ -48,9 +48,10 @@ def architectures(records: Records) -> Iterator[Fact]:
 
 def improvements(records: Records) -> Iterator[Fact]:
     """Where the paper's pruned network is better than its dense one."""
-    for name, row, dense in _pruned(records, ("table1", "table2", "tableC"), _paper_gains):
+    names = ("table1", "fig1", "table2", "tableC")
+    for name, row, dense in _pruned(records, names, _paper_gains):
         holds = gains(row, dense) if dense is not None and _comparable(row, dense) else None
-        yield Fact(_told(name, row, dense), holds, missing=_is_missing(row, dense))
+        yield _fact(name, row, dense, holds)
 
 
 def _is_extreme(row: Record, _dense: Record | None) -> bool:
@@ -105,20 +106,22 @@ def _is_dense_of(row: Record, model: str) -> bool:
 
 def _against_dense(name: str, row: Record, dense: Record | None) -> Fact:
     """Whether the error rises by at most what it rises in the paper, and two standard errors."""
-    said, missing = _told(name, row, dense), _is_missing(row, dense)
-    if dense is None or not _comparable(row, dense):
-        return Fact(said, missing=missing)
-    allowed = max(paper_rise(row, dense) or 0.0, 0.0)
-    return Fact(said, loses_no_more(row, dense, allowed))
+    holds = None
+    if dense is not None and _comparable(row, dense):
+        holds = loses_no_more(row, dense, max(paper_rise(row, dense) or 0.0, 0.0))
+    return _fact(name, row, dense, holds)
+
+
+def _fact(name: str, row: Record, dense: Record | None, holds: bool | None) -> Fact:
+    """A pruned row beside its dense one. Two that are not trained alike are told, no more."""
+    missing = not is_run(row) or dense is None or not is_run(dense)
+    aside = not missing and dense is not None and not _alike(row, dense)
+    return Fact(_told(name, row, dense), holds, missing=missing, aside=aside)
 
 
 def _comparable(row: Record, dense: Record) -> bool:
     """Whether both are known and trained in the same way."""
     return is_run(row) and bool(dense["runs"]) and _alike(row, dense)
-
-
-def _is_missing(row: Record, dense: Record | None) -> bool:
-    return not is_run(row) or dense is None or not is_run(dense)
 
 
 def _told(name: str, row: Record, dense: Record | None) -> str:
@@ -132,8 +135,7 @@ def _told(name: str, row: Record, dense: Record | None) -> str:
     paper = "" if rise is None else f"; from dense to pruned the paper has {rise:+.2f} points"
     if not _alike(row, dense):
         steps = [f"{one['config']['train']['iterations']:,}" for one in (row, dense)]
-        paper += f"; trained in another way ({steps[0]} steps, the dense one {steps[1]}), so that "
-        paper += "this decides nothing"
+        paper += f"; trained in another way ({steps[0]} steps, the dense one {steps[1]})"
     return f"{about}; dense {number(dense)}{beside(dense)}{paper}"
 
 

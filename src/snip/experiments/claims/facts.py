@@ -23,30 +23,37 @@ class Fact:
     """One finding, and whether it bears the claim out; None if it cannot tell.
 
     `alone`: it is of a single seed, so that nobody knows how much of it is chance. `missing`: runs
-    that it needs are not there yet.
+    that it needs are not there yet. `aside`: it is told, but can decide nothing, and nothing waits
+    for it: a trial on a part of the schedule, or networks that are not trained alike.
     """
 
     text: str
     holds: bool | None = None
     alone: bool = False
     missing: bool = False
+    aside: bool = False
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper, the rule that decides whether it holds, and where to look."""
+    """A claim of the paper, the rule that decides whether it holds, and where to look.
+
+    `some`: it says that there are cases, so that a case which is none does not refute it.
+    """
 
     title: str
     rule: str
     sources: tuple[str, ...]
     facts: Callable[[Records], Iterator[Fact]]
     failed: str = "fails"  # what is said if nothing bears it out
+    some: bool = False
 
 
-def verdict(facts: Sequence[Fact], failed: str = "fails") -> str:
-    """In a few words, what the facts say together."""
+def verdict(every: Sequence[Fact], failed: str = "fails", *, some: bool = False) -> str:
+    """In a few words, what the facts of a claim say together."""
+    facts = [fact for fact in every if not fact.aside]
     judged = [fact.holds for fact in facts if fact.holds is not None]
-    if not facts:
+    if not every:
         return "not run yet"
     if not judged:
         return "open: too little was run, or it is too close to tell"
@@ -54,6 +61,8 @@ def verdict(facts: Sequence[Fact], failed: str = "fails") -> str:
     left = (len(facts) - len(judged) - missing, "cannot tell"), (missing, "not run yet")
     more = "".join(f"; {count} {why}" for count, why in left if count)
     counts = f"{sum(judged)} of {len(judged)} comparisons{more}"
+    if some and not any(judged) and len(judged) < len(facts):
+        return f"open: in {counts}"
     here = "so far" if missing else "here"
     if all(fact.alone for fact in facts if fact.holds is not None):
         here = "in a single seed"

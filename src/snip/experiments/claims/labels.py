@@ -65,11 +65,12 @@ def _loss(row: Record, loss: float) -> str:
 
 
 def _alone(rows: list[Record]) -> bool:
-    """Whether the spread over seeds is not known of a row."""
-    return min(len(row["runs"]) for row in rows) < 2
+    """Whether the spread over seeds is not known of a row that has a run."""
+    return any(len(row["runs"]) == 1 for row in rows)
 
 
 def _ends(row: Record, what: str) -> float:
-    """A number of the training where it ends, over the seeds; none of a row without a run."""
+    """A number of the training where it ends, over the seeds; none of a row that has none."""
     ends = [run["curve"][what][-1] for run in row["runs"]]
-    return statistics.mean(ends) if ends else math.nan
+    # No mean of the others makes up for a seed that diverged.
+    return statistics.mean(ends) if ends and not diverged(row) else math.nan

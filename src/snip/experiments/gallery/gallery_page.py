@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snip.experiments import EXPERIMENTS
-from snip.experiments.gallery.verdicts import anchor, claim_text, judged, verdict_table
+from snip.experiments.gallery.verdicts import Found, Judged, anchor, claim_text, verdict_table
 from snip.experiments.kinds import Record
 from snip.experiments.records.captions import captions, schedule_in_words
-from snip.experiments.records.parts import MEASURED
+from snip.experiments.records.comparison import diverged
+from snip.experiments.records.parts import MEASURED, date_of
 from snip.experiments.records.summary import AGREES, HIGHER, LOWER, MARKS, ROUNDED
 from snip.experiments.records.tables import markdown, table_of
 from snip.training.display import duration
@@ -35,13 +36,11 @@ WORDS = {
     "JPEG-recompressed": "the copy of the data set at hand was compressed again, so that errors "
     "may be a little higher than on the original",
 }
-Found = list[tuple[str, Record]]  # the name of the files without an ending, and the record
 COLUMNS = ["", "what", "runs", "seeds of a row", "schedule", "beside the paper", "time", "date"]
 
 
-def gallery(found: dict[str, Found], largest: dict[str, Record], results: Path) -> str:
+def gallery(found: dict[str, Found], claims: Judged, results: Path) -> str:
     """The page: the claims in short, what was run, the claims, every table and figure, words."""
-    claims = judged(largest, results)
     parts = [
         "# Gallery: the paper's tables and figures, and ours",
         f"Written by `{COMMAND}` from `results/`; do not edit. Errors are percent of the test "
@@ -58,7 +57,10 @@ def gallery(found: dict[str, Found], largest: dict[str, Record], results: Path) 
         "line by the clock, on cores that had other work too; lines share runs, which count in "
         "each.",
         "## The paper's claims",
-        *(part for claim, facts in claims for part in claim_text(claim, facts, largest)),
+        "Each is judged by a stated rule. A comparison says *no* only where the opposite is as "
+        "clear; what is within two standard errors stays undecided. Trials on a part of the "
+        "schedule, and networks that were not trained alike, are told and decide nothing.",
+        *(part for claim, facts in claims for part in claim_text(claim, facts, found)),
     ]
     for name, shown in found.items():
         for stem, record in shown:
@@ -112,7 +114,8 @@ def _section(name: str, stem: str, record: Record, results: Path) -> list[str]:
     command = f"`{whole}`"
     if record["command"] != whole:
         command += f" (the last one was `{record['command']}`)"
-    if record["done"] < record["asked"]:
+    lost = sum(diverged(row) for row in record["rows"])  # which --missing does not try again
+    if record["done"] + lost < record["asked"]:
         command += f"; `{whole} --missing` does what is not here yet"
     seeds = _seeds(record)
     about = f"Seed{'' if seeds.isdigit() else 's'} {seeds}; {_dates(record)}."
@@ -132,7 +135,7 @@ def _seeds(record: Record) -> str:
     rows = [{run["seed"] for run in row["runs"]} for row in record["rows"] if row["runs"]]
     scored = record.get(MEASURED, {}).get("seeds", 0)
     seeds = _ranges(sorted(set().union(*rows)) or list(range(scored))) or "-"
-    alike = len({len(row) for row in rows}) < 2
+    alike = all(row == rows[0] for row in rows)
     return seeds if alike else f"{seeds} ({_seed_counts(record)} per row)"
 
 
@@ -148,7 +151,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _dates(record: Record) -> str:
-    """The first and the last day of the runs."""
+    """The first and the last day of the runs, or the day on which something was measured."""
     days = sorted(run["date"][:10] for row in record["rows"] for run in row["runs"])
-    days = days or [record["date"][:10]]
+    days = days or [date_of(record, MEASURED)[:10]]
     return days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"

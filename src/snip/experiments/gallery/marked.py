@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from snip.common.errors import nearest
-from snip.experiments.gallery.verdicts import judged, verdict_table
+from snip.experiments.gallery.verdicts import Judged, verdict_table
 from snip.experiments.granularity import GRANULARITY
 from snip.experiments.kinds import Record
 from snip.experiments.methods import CONTROLLED, METHODS_EXPERIMENT, METHODS_HERE, SPARSITIES, TRAIN
@@ -22,14 +22,15 @@ END = "<!-- end of results -->"
 MARK = re.compile(rf"<!-- results: (\w+) -->(?:\n.*?{END})?", re.DOTALL)
 
 
-def filled(text: str, records: Records, results: Path) -> str:
+def filled(text: str, records: Records, claims: Judged, results: Path) -> str:
     """A page with results between its marks; what stood there before is replaced."""
+    parts = {**PARTS, "claims": lambda *_: verdict_table(claims, "docs/gallery.md")}
 
     def fill(mark: re.Match[str]) -> str:
         name = mark[1]
-        if name not in PARTS:
-            raise nearest("mark for results", name, PARTS)
-        return f"<!-- results: {name} -->\n{PARTS[name](records, results)}\n{END}"
+        if name not in parts:
+            raise nearest("mark for results", name, parts)
+        return f"<!-- results: {name} -->\n{parts[name](records, results)}\n{END}"
 
     return MARK.sub(fill, text)
 
@@ -126,15 +127,9 @@ def _controls(records: Records, _results: Path) -> str:
     return f"{table}\n\nTest error in %. {what_was_run(record)}"
 
 
-def _claims(records: Records, results: Path) -> str:
-    """For the README: what was found of each claim."""
-    return verdict_table(judged(records, results), "docs/gallery.md")
-
-
 PARTS: dict[str, Callable[[Records, Path], str]] = {
     "table": _table,
     "figure": _figure,
     "granularity": _granularity,
     "controls": _controls,
-    "claims": _claims,
 }

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from snip.common.files import reading
 from snip.experiments import EXPERIMENTS
-from snip.experiments.gallery.gallery_page import Found, gallery
+from snip.experiments.gallery.gallery_page import gallery
 from snip.experiments.gallery.marked import filled
+from snip.experiments.gallery.verdicts import Found, judged
 from snip.experiments.kinds import Record
 from snip.experiments.records.parts import MEASURED, TIMED
 from snip.experiments.records.results_file import read_record
@@ -31,11 +32,12 @@ def pages(results: Path, docs: Path) -> dict[Path, str]:
         for stem, record in shown
         for ending, text in table_files(EXPERIMENTS[name], record).items()
     }
-    made[docs / GALLERY] = gallery(found, largest, results)
+    claims = judged(found, results)
+    made[docs / GALLERY] = gallery(found, claims, results)
     for path in (docs / METHODS, docs.parent / README):
         with reading(path, what="page"):
             before = path.read_text(encoding="utf-8")
-        made[path] = filled(before, largest, results)
+        made[path] = filled(before, largest, claims, results)
     return made
 
 

@@ -1,8 +1,9 @@
 """A row beside another: one rule for losses, one for gains, by standard errors.
 
 A row's error is a mean over seeds, which is uncertain by its standard error, its standard deviation
-over the root of the number of seeds. A difference of two rows counts from two standard errors on.
-A seed that diverged has no error: it loses, and no mean of the others can make up for it.
+over the root of the number of seeds. A difference of two rows counts from two standard errors on;
+where it is smaller, nobody can tell whether there is one. A seed that diverged has no error: it
+loses, and no mean of the others can make up for it.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ def differs_no_more(row: Record, base: Record, allowed: float) -> bool | None:
 
 
 def gains(row: Record, base: Record) -> bool | None:
-    """Whether the error is below the base's by more than two standard errors."""
+    """Whether the error is below the base's: False if it is above; by two standard errors each."""
     if diverged(row) or diverged(base):
         return _alone_converges(row, base)
     error = _standard_error(row, base)
-    return None if error is None else bool(-_rise(row, base) > DEVIATIONS * error)
+    return None if error is None else _is_above(-_rise(row, base), error)
 
 
 def by_seed(row: Record, base: Record) -> list[float]:
@@ -90,7 +91,7 @@ def gains_by_seed(row: Record, base: Record) -> bool | None:
     found = paired(row, base)
     if found is None or found.seeds < LEAST_PAIRS:
         return None
-    return bool(-found.mean > DEVIATIONS * found.error)
+    return _is_above(-found.mean, found.error)
 
 
 def paper_rise(row: Record, base: Record) -> float | None:
@@ -101,12 +102,12 @@ def paper_rise(row: Record, base: Record) -> float | None:
 
 
 def ranks_higher(row: Record, base: Record) -> bool | None:
-    """Whether seeds err more often than the base's: Mann and Whitney's count of pairs.
+    """Whether seeds err more often than the base's, or less: Mann and Whitney's count of pairs.
 
     For errors of two kinds, of runs that learnt and of runs that did not, whose mean and deviation
     say little. Of all pairs of a seed here and a seed there, more than half must err more here, by
-    more than two standard errors of that count. Seeds that diverged err most. None for so few seeds
-    that no count could.
+    more than two standard errors of that count, or less than half by as much. Seeds that diverged
+    err most. None for so few seeds that no count could.
     """
     ours, theirs = (
         [run["test_error"] for run in one["runs"]] + [math.inf] * diverged(one)
@@ -117,7 +118,14 @@ def ranks_higher(row: Record, base: Record) -> bool | None:
     if pairs / 2 <= DEVIATIONS * error:
         return None
     above = sum((a > b) + 0.5 * (a == b) for a in ours for b in theirs)
-    return bool(above - pairs / 2 > DEVIATIONS * error)
+    return _is_above(above - pairs / 2, error)
+
+
+def _is_above(difference: float, error: float) -> bool | None:
+    """Whether a difference is above zero or, False, below it; None if it may be either."""
+    if abs(difference) <= DEVIATIONS * error:
+        return None
+    return difference > 0
 
 
 def _alone_converges(row: Record, base: Record) -> bool | None:

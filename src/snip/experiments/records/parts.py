@@ -57,6 +57,11 @@ def warn_of_old_times(name: str, record: Record) -> None:
         )
 
 
+def date_of(record: Record, part: str) -> str:
+    """When a part was made; the record's own date where that was not noted."""
+    return str(record.get(MADE, {}).get(part, record)["date"])
+
+
 def origin(record: Record, part: str) -> str:
     """When, by which commit or version, and on which machine a part of a record was made."""
     made = record.get(MADE, {}).get(part)

@@ -35,7 +35,7 @@ class Known:
     runs: dict[str, Record] = field(default_factory=dict)
     failed: dict[str, Record] = field(default_factory=dict)  # with the seed and the error
     rows: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # of an earlier record
-    own: set[str] = field(default_factory=set)  # what this command has found out by itself
+    own: set[str] = field(default_factory=set)  # runs that this command has read or seen fail
     absent: frozenset[str] = frozenset()  # data sets that are not here
 
     def learn(self, entry: Record) -> None:
@@ -55,8 +55,12 @@ class Known:
         return name in self.runs or self.failed.get(name, {}).get("diverged", False)
 
     def join(self, newer: Known) -> None:
-        """Take over what a newer record knows, but for what this command has found out itself."""
-        self.runs |= {name: run for name, run in newer.runs.items() if name not in self.own}
+        """Take over what a newer record knows, but for what this command has found out itself.
+
+        A run that failed here may have been finished by another command: its result stays.
+        """
+        read = self.own & self.runs.keys()
+        self.runs |= {name: run for name, run in newer.runs.items() if name not in read}
         self.failed |= {name: one for name, one in newer.failed.items() if name not in self.own}
         self.rows |= newer.rows
 

@@ -47,7 +47,7 @@
     const sparsity = snip.percent(classes.sparsities[at], 0);
     const unseen = map.filter((byte) => byte === 0).length;
     tell(canvas, snip.id("class-caption"), `Class ${label}, ${sparsity} sparse, scored on ` +
-      `${classes.images} images: ${unseen} of ${map.length} pixels keep (almost) no connection. ` +
+      `${classes.images[label]} images: ${unseen} of ${map.length} pixels keep (almost) no connection. ` +
       `Dark is none, bright is ${snip.percent(most / 254, 0)} of a pixel's connections.`);
     slider("class", `${label}`);
     slider("class-sparsity", sparsity);
