@@ -11,10 +11,10 @@ from processes import PATIENCE, start_run, wait_for_metrics
 from training_parts import chancy_network
 
 from snip.common.errors import FileError
+from snip.common.lock import locked
 from snip.data import Dataset, load
 from snip.runs import RunConfig, run
 from snip.training import TrainConfig, train
-from snip.training.lock import locked
 
 
 @pytest.fixture(scope="module")

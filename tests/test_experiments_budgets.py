@@ -72,7 +72,7 @@ def test_the_command_without_the_other_networks_data(snip: Snip) -> None:
         "--only", "flops 0.25",
     )  # fmt: skip
     assert code == 1
-    assert "2 rows of budgets are left out: cifar-10 is not in" in error
+    assert "2 rows of budgets left out: cifar-10 is not in" in error
     record = json.loads(Path("results/budgets-scale-0.001.json").read_text())
     reference, starved = (row for row in record["rows"] if row["runs"])
     assert (reference["label"], starved["label"]) == ("connections 1", "flops 0.25")

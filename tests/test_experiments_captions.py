@@ -18,11 +18,15 @@ def test_the_length_of_trainings_is_told_beside_the_paper_s():
     assert said("fig3") == "Trained for the paper's full schedule"
     assert said("fig1") == (
         "Trained for the paper's 75,000 steps (lenet-300-100); "
-        "10,800 steps (lenet-5-caffe; the paper has 75,000)"
+        "10,800 steps (lenet-5-caffe; the paper has 75,000), not all at the paper's rate"
     )
     assert said("gap") == (
-        "Trained for 75,000 or 250,000 steps (lenet-300-100; the paper has 75,000)"
+        "Trained for 75,000 or 250,000 steps (lenet-300-100; the paper has 75,000), "
+        "not all at the paper's rate"
     )
+    assert said("gap-sws").endswith(" before methods that prune a trained network, and train on")
+    assert said("table1").startswith("Trained for the paper's 75,000 steps (lenet-300-100); ")
+    assert "; 27,000 steps (lenet-300-100; the paper has 75,000); " in said("table1")
     assert said("table2") == "Trained for the paper's full schedule"
     assert said("table3") == "Trained for the paper's full schedule"  # Adam, as there
     for name in ("fig4", "figB"):

@@ -18,10 +18,10 @@ from hostile_runs import read_weights
 
 import snip
 from snip.common.files import append_line, read_bytes, read_json, sha256
+from snip.common.lock import locked
 from snip.engine.convert.timings import Timings
 from snip.export import compact
 from snip.training.checkpoint import load_checkpoint
-from snip.training.lock import locked
 from snip.training.metrics import read_metrics
 
 linux = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc here")

@@ -11,7 +11,8 @@ from page_parts import TRAIN, page_of, small_run
 
 from snip.cli.repeating import command_of
 from snip.common.errors import FileError, InputError
-from snip.common.figures import percent
+from snip.common.figures import duration, percent
+from snip.common.lock import locked
 from snip.data import load
 from snip.page.book import Book
 from snip.page.finding import chosen_folders, read_run
@@ -21,8 +22,6 @@ from snip.reports.report import Report
 from snip.runs import RunConfig, RunResult, run
 from snip.runs.folder import clear
 from snip.runs.listing import listed
-from snip.training.display import duration
-from snip.training.lock import locked
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 

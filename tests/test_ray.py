@@ -16,11 +16,11 @@ from needed import needed
 from processes import PATIENCE, SEES_THIS_TREE, free_port
 from test_reproduce_killed import TINY, Process, has_begun, start, wait_until
 
+from snip.common.lock import is_held
 from snip.experiments.kinds import scaled
 from snip.experiments.sweep.work import DONE, Place, attempt
 from snip.runs import RunConfig, RunResult
 from snip.training.journal import CHECKPOINT, METRICS
-from snip.training.lock import is_held
 
 SCALE = 0.1  # 7,500 steps: long enough to be found at work in, and killed
 LONGER = scaled(RunConfig("lenet-300-100", 0.95, protocol="redraw"), SCALE)
@@ -77,7 +77,7 @@ def test_a_lost_worker_is_replaced_and_nothing_is_run_twice(tmp_path: Path, snip
         wait_until(lambda: is_held(place), process)
         code, out, _ = snip("runs", "--out", tmp_path / "runs")
         assert code == 0
-        assert "ago: 1 nodes with 1 CPUs, 1 runs at work, 0 wait" in out
+        assert "ago: 1 node with 1 CPU, 1 run at work, 0 wait" in out
         assert is_held(place)
         (raylet,) = [words for words in family(process).values() if "/raylet " in words]
         assert "--node_ip_address=127.0.0.1 " in raylet  # nobody else can reach it

@@ -143,7 +143,7 @@ def test_data_that_is_not_here_is_told_and_the_rest_goes_on(snip: Snip) -> None:
     rows = ["--only", "lstm-s_mnist_snip", "--only", "alexnet-s"]
     code, out, error = snip("reproduce", "table2", "--scale", "0.00005", "--seeds", "1", *rows)
     assert code == 1
-    assert "2 rows of table2 are left out: cifar-10 is not in" in error
+    assert "2 rows of table2 left out: cifar-10 is not in" in error
     assert "SNIP_DATA" in error
     assert "lstm-s" in out
     (folder,) = Path("runs").iterdir()
@@ -176,7 +176,7 @@ def test_a_run_that_fails_is_in_the_record_until_it_succeeds(snip: Snip) -> None
     assert record()["failed"] == 1
     assert f"seed 2 failed: {config.folder_name} exists and is no run folder" in shown
     markdown = Path(f"results/{NAME}.md").read_text()
-    assert "1 runs failed" in markdown
+    assert "1 run failed" in markdown
     assert f"seed 2 failed: {config.folder_name} exists" in markdown
     assert "seed 2 failed" in Path(f"results/{NAME}.csv").read_text()
     strange.unlink()

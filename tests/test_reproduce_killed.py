@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from processes import PATIENCE, SEES_THIS_TREE
 
+from snip.common.lock import is_held, locked
 from snip.experiments.kinds import scaled
 from snip.experiments.sweep.work import BUSY, FAILED, FULL, Place, attempt
 from snip.runs import RunConfig, RunResult
 from snip.runs.folder import FINISHED, state_of
 from snip.training.interrupts import UNTOUCHED
 from snip.training.journal import CHECKPOINT, METRICS
-from snip.training.lock import is_held, locked
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 

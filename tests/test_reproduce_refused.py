@@ -184,9 +184,9 @@ def test_data_that_may_be_fetched_is_fetched_when_work_begins(
         (["fig2"], 1, "fig2: no network here. Without a network, "),
         (["layers"], 1, "layers: no network here. Without a network, "),
         (["budgets", "--only", "alexnet", "--seeds", "1", "--scale", "0.01"], 1,
-         "6 rows of budgets are left out: no network here. Without a network, "),
+         "6 rows of budgets left out: no network here. Without a network, "),
         (["granularity", "--time"], 2,
-         "error: nothing was timed: 11 rows of granularity are left out: no network here. "),
+         "error: nothing was timed: 11 rows of granularity left out: no network here. "),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("empty_folder")

@@ -10,6 +10,7 @@ from threading import Thread
 import pytest
 from cli_fixtures import Snip
 
+from snip.common.figures import duration
 from snip.common.source import code_digest, commit
 from snip.experiments import EXPERIMENTS
 from snip.experiments.kinds import scaled
@@ -21,7 +22,6 @@ from snip.experiments.sweep.reproduce import Reproduction
 from snip.experiments.sweep.request import Request
 from snip.experiments.sweep.work import Place
 from snip.runs import run
-from snip.training.display import duration
 
 TRIAL = 0.0002  # 15 steps where the paper has 75,000
 TABLE1 = EXPERIMENTS["table1"]
@@ -158,7 +158,7 @@ def test_a_folder_with_another_run_under_this_name_is_told(tmp_path, capsys):
 def test_maps_without_their_data_are_a_sentence(snip: Snip, tmp_path: Path) -> None:
     code, _, error = snip("reproduce", "figA1", "--data-dir", str(tmp_path))
     assert code == 1
-    assert "1 parts are missing" in error
+    assert "1 part missing" in error
     assert not Path("results/figA1.csv").exists()  # a table without a word in it
 
 

@@ -13,11 +13,11 @@ from training_parts import repeatable
 
 import snip
 from snip.common.errors import FileError, InputError
+from snip.common.lock import locked
 from snip.data import Dataset, load
 from snip.models import build
 from snip.runs import RunConfig, RunResult, run, seeds_of
 from snip.training import Metrics, TrainConfig, evaluate
-from snip.training.lock import locked
 
 SHORT = TrainConfig(iterations=100, lr_drops=(60,), eval_every=50)
 CONFIG = RunConfig("lenet-300-100", 0.95, train=SHORT)

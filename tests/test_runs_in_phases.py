@@ -16,13 +16,13 @@ from training_parts import repeatable
 
 import snip
 from snip.common.errors import InputError
+from snip.common.lock import locked
 from snip.data import Dataset, load
 from snip.methods import METHODS
 from snip.methods.kinds import DuringTraining
 from snip.methods.schedules import exponential
 from snip.runs import RunConfig, run
 from snip.training import TrainConfig
-from snip.training.lock import locked
 
 RUN = import_module("snip.runs.run")  # the package has a function of this name
 TRAINING = [name for name, method in METHODS.items() if isinstance(method, DuringTraining)]

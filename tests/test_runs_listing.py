@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from cli_fixtures import Snip
 
+from snip.common.lock import is_held, locked
 from snip.runs.folder import CONFIG, METRICS, RESULT
 from snip.runs.listing import RUNNING, listed, run_folders
-from snip.training.lock import is_held, locked
 
 OUT = ["--out", "runs"]
 
@@ -51,8 +51,8 @@ def test_the_list_and_its_filters(snip: Snip) -> None:
     assert "3 runs: 1 finished, 0 running, 2 stopped" in out
     assert "50%" in out
     _, out, _ = snip("runs", *OUT, "--state", "finished")
-    assert "1 runs: 1 finished" in out
-    assert "stopped " not in out.partition("1 runs")[0]
+    assert "1 run: 1 finished" in out
+    assert "stopped " not in out.partition("1 run:")[0]
     _, out, _ = snip("runs", *OUT, "--method", "grasp")
     assert out.startswith("0 runs")
     _, out, _ = snip("runs", *OUT, "--model", "lenet-300-100", "--method", "snip")
@@ -79,7 +79,7 @@ def test_a_damaged_run_is_told_and_the_others_are_listed(snip: Snip, three: Path
         (["--method", "snp"], "did you mean 'snip'"),
         (["--model", "lenet5"], "did you mean 'lenet-5-caffe'"),
         (["list", "A"], "list takes no names"),
-        (["compare", "finished"], "compare was given 1 runs"),
+        (["compare", "finished"], "compare was given 1 run:"),
         (["compare", "finished", "stoped"], "did you mean 'stopped'"),
         (["compare", "e", "finished"], "is a part of 3 names"),
         (["compare", "finished", "finished"], "finished was named twice"),

@@ -12,12 +12,12 @@ import pytest
 from cli_fixtures import RUN, Snip
 
 from snip.common.errors import FileError, InputError
+from snip.common.lock import locked
 from snip.data import Dataset
 from snip.masks import Masks
 from snip.models.lenet import LeNet300100
 from snip.runs import RunConfig, folder, run
 from snip.training import TrainConfig
-from snip.training.lock import locked
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 

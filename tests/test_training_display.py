@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+from snip.common.figures import duration
 from snip.training import display
-from snip.training.display import Display, duration, summary
+from snip.training.display import Display, summary
 from snip.training.metrics import Running
 
 

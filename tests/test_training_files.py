@@ -15,9 +15,9 @@ from training_parts import chancy_network, network, repeatable
 
 from snip.common import files
 from snip.common.errors import FileError
+from snip.common.lock import locked
 from snip.data import Dataset, load
 from snip.training import Metrics, TrainConfig, load_checkpoint, train
-from snip.training.lock import locked
 
 CONFIG = TrainConfig(iterations=12, lr_drops=(), batch_size=50, eval_every=4)
 needs_full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

@@ -14,6 +14,7 @@ from snip.cli.options import DataDir, Download, Log, option, switch
 from snip.common.console import remark, say
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
+from snip.common.figures import counted, duration
 from snip.common.places import exists
 
 if TYPE_CHECKING:
@@ -156,7 +157,6 @@ def _list_experiments(given: Collection[str]) -> None:
 def _estimate(works: Sequence[Reproduction]) -> None:
     """Say what there is to do; runs that several experiments need are done once."""
     from snip.experiments.sweep.estimate import show_estimate
-    from snip.training.display import duration
 
     left: dict[str, float] = {}
     for work in works:
@@ -181,7 +181,7 @@ def _reproduce(works: Sequence[Reproduction], seconds: float | None) -> None:
         drawn = exists(work.stem.with_name(f"{work.stem.name}.png"))
         remark(f"written: {work.stem}.json, .md, .csv{', .svg, .png' if drawn else ''}")
     if failures:
-        remark(f"\n{len(failures)} parts are missing, see the warnings above:")
+        remark(f"\n{counted(len(failures), 'part')} missing, see the warnings above:")
         for sentence in failures:
             remark(f"- {sentence}")
         raise typer.Exit(1)

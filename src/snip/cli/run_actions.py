@@ -13,8 +13,9 @@ from string import ascii_uppercase
 from snip.common.console import remark, say, show_table
 from snip.common.errors import FileError, InputError, nearest
 from snip.common.errors import listed as few
-from snip.common.figures import percent
+from snip.common.figures import counted, duration, percent
 from snip.common.files import read_json, reading
+from snip.common.lock import is_held, locked
 from snip.methods import METHODS
 from snip.models import MODELS
 from snip.reports.curves import Curve, draw_curves
@@ -23,9 +24,7 @@ from snip.runs.folder import FINISHED
 from snip.runs.listing import CLUSTER, STATES, Listed, listed, run_folders
 from snip.runs.naming import look
 from snip.runs.settings import told_apart
-from snip.training.display import duration
 from snip.training.journal import METRICS
-from snip.training.lock import is_held, locked
 from snip.training.metrics import read_metrics
 
 DENSE = "dense"
@@ -47,7 +46,7 @@ def show_list(out: Path, *, model: str | None, method: str | None, state: str | 
     counts = {name: sum(run.state == name for run in found) for name in STATES}
     counts |= {"damaged (see above)": damaged} if damaged else {}
     said = ", ".join(f"{n} {name}" for name, n in counts.items())
-    say(f"{len(found) + damaged} runs: {said}")
+    say(f"{counted(len(found) + damaged, 'run')}: {said}")
     _say_cluster(out)
 
 
@@ -72,13 +71,14 @@ def _say_cluster(out: Path) -> None:
         state = read_json(path, fix=fix)
         ago = duration(max(0.0, time.time() - state["time"]))
         nodes, cpus, busy, rest = (int(state[k]) for k in ("nodes", "cpus", "at_work", "waiting"))
-    say(f"Ray, {ago} ago: {nodes} nodes with {cpus} CPUs, {busy} runs at work, {rest} wait")
+    about = f"{counted(nodes, 'node')} with {counted(cpus, 'CPU')}"
+    say(f"Ray, {ago} ago: {about}, {counted(busy, 'run')} at work, {rest} wait")
 
 
 def compare(out: Path, names: Sequence[str], picture: Path | None) -> None:
     """Print the settings in which runs differ, and what they came to."""
     if len(names) < 2:
-        raise InputError(f"compare was given {len(names)} runs: give two or more.")
+        raise InputError(f"compare was given {counted(len(names), 'run')}: give two or more.")
     if picture is not None:
         require_format(picture)
     folders = chosen(out, names)

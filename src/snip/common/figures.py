@@ -22,3 +22,15 @@ def percent(fraction: float) -> str:
 def short_percent(fraction: float) -> str:
     """As `percent`, without zeros that say nothing: 95%, 98.5%."""
     return percent(fraction).removesuffix("%").rstrip("0").removesuffix(".") + "%"
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds as h:mm:ss or m:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something: 1 run, 2 runs, 1,000 runs."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,8 +1,9 @@
-"""What the machine has that a large computation needs."""
+"""What the machine is, and what it has that a large computation needs."""
 
 from __future__ import annotations
 
 import os
+import platform
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,3 +25,14 @@ def _limit(path: Path) -> int | None:
         return int(path.read_text())
     except (OSError, ValueError):
         return None
+
+
+def cpu_name() -> str:
+    """The processor's name as the system knows it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

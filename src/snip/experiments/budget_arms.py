@@ -11,7 +11,8 @@ import torch
 from snip.algorithm import BUDGETS
 from snip.data.dataset import Dataset
 from snip.methods import named_method
-from snip.runs import RunConfig, draw_network, scoring_batches, seeds_of
+from snip.runs import RunConfig, scoring_batches
+from snip.runs.exploring import network_to_score
 from snip.selection.costs import count_uses, element_flops, flops
 from snip.selection.select import select
 from snip.training.config import TrainConfig
@@ -64,12 +65,7 @@ class Scored:
     """The sensitivities of one seed's network, and what each connection costs."""
 
     def __init__(self, config: RunConfig, dataset: Dataset) -> None:
-        model = draw_network(
-            config.model,
-            config.dataset,
-            initializer=config.initializer,
-            seed=seeds_of(config)["scored_draw"],
-        )
+        model = network_to_score(config)
         with seeded(config.seed, torch.device("cpu")), count_uses(model) as counter:
             self.scores = named_method(config.method)[1].score(
                 model, scoring_batches(config, dataset), scoring=config.scoring

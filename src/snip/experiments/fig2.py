@@ -21,7 +21,7 @@ from snip.experiments.measures import map_measures as measures
 from snip.experiments.measures.map_measures import Maps
 from snip.experiments.measures.maps import class_means, packed, unpacked
 from snip.experiments.records.drawing import finish, new_figure
-from snip.reports.pictures import COLOURS as COLOUR_MAP
+from snip.reports.pictures import COLOUR_MAP
 from snip.runs import RunConfig
 from snip.runs.exploring import class_maps
 

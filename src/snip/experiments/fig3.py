@@ -12,7 +12,7 @@ from snip.experiments.kinds import HELD_OUT, Experiment, Record, Row
 from snip.experiments.measures.maps import class_means, correlation, map_of, packed, unpacked
 from snip.experiments.records.drawing import finish, new_figure
 from snip.experiments.records.summary import shown
-from snip.reports.pictures import COLOURS as COLOUR_MAP
+from snip.reports.pictures import COLOUR_MAP
 from snip.runs import RunConfig, RunResult
 
 if TYPE_CHECKING:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snip.common.figures import percent
 from snip.experiments.kinds import Experiment, Record, Row
-from snip.experiments.measures.curves import Curves
+from snip.experiments.measures.curves import Curves, at_end
 from snip.experiments.records.drawing import COLOURS, finish, new_figure, plain_axes
 from snip.runs import RunConfig
 from snip.runs.config import SHUFFLED, TRUE
@@ -54,10 +53,6 @@ def rows_b() -> list[Row]:
     return [reference, *pruned]
 
 
-def _final(what: str, row: Record) -> float:
-    return statistics.mean(run["curve"][what][-1] for run in row["runs"])
-
-
 def _colour(record: Record, index: int) -> Any:
     """Of a row: figure B's follow the sparsity from dark to bright, figure 4's are unlike."""
     if record["experiment"] != FIGB.name:
@@ -95,8 +90,8 @@ def draw(record: Record) -> Figure:
 
 
 COLUMNS = (
-    ("training loss at the end", lambda row, _: f"{_final('train_loss', row):.4f}"),
-    ("training error at the end", lambda row, _: percent(_final("train_error", row))),
+    ("training loss at the end", lambda row, _: f"{at_end(row, 'train_loss'):.4f}"),
+    ("training error at the end", lambda row, _: percent(at_end(row, "train_error"))),
 )
 NOTES = (
     "Rate 0.02 for all, because the dense network diverges at the paper's 0.1; no weight decay but "

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Evaluations of a trial: a curve needs some points, however short it is.
 FEWEST_POINTS, USUAL_POINTS = 3, 10
-EVALUATED = 540  # steps between two of a training that says nothing: once per epoch of MNIST
+EVALUATED = 540  # steps between two evaluations where a schedule names none: an epoch of MNIST
 DATA_NOTES = "data_notes"  # where measures keep what must be said of their data
 HELD_OUT = (
     "Every seed holds the same images out for validation, so that the deviations do not have what "

@@ -37,7 +37,7 @@ class PaperNumber(NamedTuple):
     marked: bool = True  # not where the row itself trains in another way than the paper
 
 
-class Known(NamedTuple):
+class PaperRow(NamedTuple):
     """A row with a number of the paper, its experiment, and where the paper has it."""
 
     experiment: str
@@ -66,13 +66,13 @@ def paper_number(config: RunConfig) -> PaperNumber | None:
 
 
 @cache
-def _known() -> dict[Key, list[Known]]:
+def _known() -> dict[Key, list[PaperRow]]:
     """All rows with a number. Figure 1 has none of its own: it shows those of the others."""
-    found: dict[Key, list[Known]] = {}
+    found: dict[Key, list[PaperRow]] = {}
     for experiment in (TABLE1, TABLE2, TABLEC, FIG3, TABLE3):
         source = experiment.title.partition(":")[0].partition(" on ")[0]
         for row in experiment.rows():
-            found.setdefault(_key(row.config), []).append(Known(experiment.name, source, row))
+            found.setdefault(_key(row.config), []).append(PaperRow(experiment.name, source, row))
     return found
 
 

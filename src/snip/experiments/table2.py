@@ -10,6 +10,7 @@ import torch
 
 from snip.experiments.kinds import HELD_OUT, Experiment, Record, Row
 from snip.experiments.measures.curves import Curves
+from snip.experiments.records.comparison import is_dense_of, paper_rise
 from snip.experiments.records.drawing import (
     COLOURS,
     finish,
@@ -51,10 +52,10 @@ TABLEC_ROWS = (
 )
 
 
-def pairs(listed: Sequence[tuple[str, float, str, str, str]], dataset: str = "") -> list[Row]:
+def pairs(networks: Sequence[tuple[str, float, str, str, str]], dataset: str = "") -> list[Row]:
     """Each network dense and pruned, by the paper's schedule for its data set."""
     made = []
-    for model, sparsity, kept, dense, pruned in listed:
+    for model, sparsity, kept, dense, pruned in networks:
         config = RunConfig(model, sparsity, dataset, protocol="redraw")
         made.append(Row(DENSE, RunConfig(model, 0, dataset), dense))
         made.append(Row(PRUNED, config, pruned, about={PAPER_KEPT: kept}))
@@ -71,10 +72,9 @@ def _difference(row: Record, record: Record) -> str:
     if row["label"] == DENSE:
         return "-"
     model = row["config"]["model"]
-    (dense,) = (
-        one for one in record["rows"] if one["label"] == DENSE and one["config"]["model"] == model
-    )
-    paper = float(row["paper"]) - float(dense["paper"])
+    (dense,) = (one for one in record["rows"] if is_dense_of(one, model))
+    paper = paper_rise(row, dense)
+    assert paper is not None  # every row of these tables has a number of the paper's
     if not dense["runs"]:
         return f"({paper:+.2f})"
     return f"{row['selected']['mean'] - dense['selected']['mean']:+.2f} ({paper:+.2f})"

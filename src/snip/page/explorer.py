@@ -16,7 +16,7 @@ from snip.data.dataset import Dataset
 from snip.experiments.fig2 import SPARSITIES
 from snip.masks import Masks
 from snip.page.finding import Run
-from snip.reports.pictures import COLOURS
+from snip.reports.pictures import COLOUR_MAP
 from snip.reports.views import filters, pixels, tiled
 from snip.runs import RunConfig
 from snip.runs.exploring import class_maps, class_sizes, kept_by_sparsity, not_explorable
@@ -115,7 +115,7 @@ def colours() -> str:
     """The colours of all pictures, 256 times red, green, blue."""
     from matplotlib import colormaps
 
-    table = (colormaps[COLOURS](range(256))[:, :3] * 255).round().astype("uint8")
+    table = (colormaps[COLOUR_MAP](range(256))[:, :3] * 255).round().astype("uint8")
     return _text(torch.from_numpy(table))
 
 

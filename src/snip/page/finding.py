@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from snip.common.errors import FileError, InputError
 from snip.common.files import read_json, reading
+from snip.common.lock import is_held
 from snip.common.places import exists, is_folder, names_in
 from snip.masks import Masks
 from snip.reports.report import Report
@@ -25,7 +26,6 @@ from snip.runs.folder import (
 from snip.runs.listing import Listed, listed, run_folders
 from snip.runs.sums import Changes, changes
 from snip.training.journal import ENGINE, MASKS, METRICS
-from snip.training.lock import is_held
 from snip.training.metrics import Metrics, read_metrics
 
 T = TypeVar("T")

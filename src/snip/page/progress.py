@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from snip.common.errors import escaped
-from snip.common.figures import percent
+from snip.common.figures import duration, percent
 from snip.page.finding import Run
 from snip.runs.listing import RUNNING
-from snip.training.display import duration
 from snip.training.metrics import selected
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from snip.common.errors import escaped
-from snip.common.figures import percent
+from snip.common.figures import counted, percent
 from snip.experiments.paper_numbers import paper_number
 from snip.masks.html import content as masks_html
 from snip.methods import training_method
@@ -107,7 +107,7 @@ def headline(runs: Sequence[Run]) -> tuple[str, str]:
         finished = sum(run.result is not None for run in runs)
         models = dict.fromkeys(short(r.config.model) for r in runs if r.config is not None)
         names = ", ".join(list(models)[:4]) + (" and others" if len(models) > 4 else "")
-        return f"{len(runs)} runs", f"{names or 'No run could be read'}: {finished} finished."
+        return counted(len(runs), "run"), f"{names or 'No run could be read'}: {finished} finished."
     run = runs[0]
     if run.config is None:
         return name_of(run), "This run cannot be read."

@@ -18,7 +18,7 @@ from snip.reports.views import filters, pixels, tiled
 
 FORMATS = (".png", ".svg", ".pdf")
 BLUE, ORANGE, INK, PALE = "#0072b2", "#d55e00", "#222222", "#e6e6e6"  # Okabe-Ito, safe for all eyes
-COLOURS = "cividis"  # its order of brightness survives every kind of colour blindness
+COLOUR_MAP = "cividis"  # its order of brightness survives every kind of colour blindness
 
 
 def survivors(
@@ -108,7 +108,7 @@ def _remembered_shape(masks: Mapping[str, torch.Tensor]) -> tuple[int, ...] | No
 
 
 def _draw_pixels(axes: Any, counts: torch.Tensor, name: str) -> None:
-    image = axes.imshow(counts.numpy(), cmap=COLOURS, vmin=0, interpolation="nearest")
+    image = axes.imshow(counts.numpy(), cmap=COLOUR_MAP, vmin=0, interpolation="nearest")
     unseen = int((counts == 0).sum())
     _heading(axes, f"{as_written(name)}: {unseen:,} of {counts.numel():,} pixels are not looked at")
     axes.set_xlabel("column", fontsize=9)
@@ -124,7 +124,7 @@ def _draw_filters(axes: Any, counts: torch.Tensor, name: str, channels: int) -> 
 
     image = axes.imshow(
         tiled(counts).numpy(),
-        cmap=colormaps[COLOURS].resampled(channels + 1),  # one colour per count
+        cmap=colormaps[COLOUR_MAP].resampled(channels + 1),  # one colour per count
         vmin=-0.5,
         vmax=channels + 0.5,
         interpolation="nearest",

@@ -8,9 +8,9 @@ from typing import TypeVar
 from snip.common import files, places
 from snip.common.checks import differences
 from snip.common.errors import FileError
+from snip.common.lock import require_folder
 from snip.runs.config import RunConfig
 from snip.training.journal import CHECKPOINT, ENGINE, MASKS, METRICS
-from snip.training.lock import require_folder
 from snip.training.state import Weights
 
 CONFIG = "config.json"

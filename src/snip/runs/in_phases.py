@@ -14,6 +14,7 @@ from snip.common import places
 from snip.common.console import remark
 from snip.common.errors import InputError
 from snip.common.files import reading, write_json
+from snip.common.lock import BusyError
 from snip.data.dataset import Dataset
 from snip.masks import Masks
 from snip.methods import DuringTraining, training_method
@@ -24,7 +25,6 @@ from snip.runs.result import RunResult
 from snip.runs.seeds import seeds_of
 from snip.runs.sums import require_as_summed
 from snip.training.journal import CHECKPOINT, ENGINE, MASKS, METRICS
-from snip.training.lock import BusyError
 from snip.training.loggers import Logger, begun
 from snip.training.metrics import Metrics, read_metrics
 from snip.training.parts import Data

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from snip.common import places
 from snip.common.errors import FileError
+from snip.common.lock import is_held
 from snip.runs import folder as layout
 from snip.runs.config import RunConfig
 from snip.runs.result import RunResult
 from snip.training.journal import METRICS
-from snip.training.lock import is_held
 from snip.training.metrics import Metrics, read_metrics
 
 RUNNING = "running"

@@ -22,6 +22,7 @@ from snip.runs.in_phases import FIRST, method_of
 from snip.runs.listing import run_folders
 from snip.runs.result import RunResult
 from snip.runs.step_time import remembered_step_seconds
+from snip.training.schedule import epoch_iterations
 
 # All phases of a method that trains, over a dense training as long as its first, for as long as no
 # run of the method is known: about as LeNet-300-100 took them on a busy machine
@@ -156,8 +157,7 @@ def evaluation_work(config: RunConfig) -> float:
 
 def _evaluations(config: RunConfig) -> int:
     train = config.training
-    images = DATASETS[config.dataset].most * (1 - train.validation)
-    every = train.eval_every or max(1, round(images / train.batch_size))
+    every = train.eval_every or epoch_iterations(config.dataset, train)
     return -(-train.iterations // every)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import platform
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 
 from snip.common.checks import check_kinds
 from snip.common.files import read_json, reading
+from snip.common.machine import cpu_name
 from snip.runs.config import RunConfig
 from snip.runs.folder import RESULT
 from snip.runs.sums import require_as_summed
@@ -118,14 +118,3 @@ def environment(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
-
-
-def cpu_name() -> str:
-    """The processor's name as the system knows it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

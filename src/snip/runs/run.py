@@ -15,6 +15,7 @@ from torch import nn
 from snip.anatomy.device import device_of
 from snip.common.errors import InputError
 from snip.common.files import write_json
+from snip.common.lock import Lock, locked
 from snip.common.places import exists
 from snip.common.source import note_code
 from snip.data import load
@@ -31,7 +32,6 @@ from snip.runs.logs import loggers_of
 from snip.runs.result import RunResult
 from snip.runs.seeds import seeds_of
 from snip.runs.sums import write_result
-from snip.training.lock import Lock, locked
 from snip.training.loggers import begun
 from snip.training.metrics import Metrics
 from snip.training.parts import data_for, seeded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
+from snip.common.figures import duration
 from snip.common.progress import BAR_EVERY, PATIENCE, TextBar
 from snip.training.metrics import Running
 
@@ -42,10 +43,3 @@ def summary(done: int, total: int, rate: float, running: Running) -> str:
     return (
         f"loss {running.mean_loss:.4f}, error {running.error:.2%}, {rate:.1f} steps/s, {left} left"
     )
-
-
-def duration(seconds: float) -> str:
-    """Hours, minutes and seconds as h:mm:ss or m:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -13,8 +13,8 @@ from torch import nn
 
 from snip.common import files, places
 from snip.common.errors import FileError
+from snip.common.lock import Lock
 from snip.training.checkpoint import restore, save_checkpoint
-from snip.training.lock import Lock
 from snip.training.metrics import Metrics
 from snip.training.state import State
 

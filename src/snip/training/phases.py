@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from snip.common.lock import locked
 from snip.common.places import exists
 from snip.masks import Masks
 from snip.training.config import TrainConfig
 from snip.training.hooks import Hooks
 from snip.training.journal import CHECKPOINT, MASKS
-from snip.training.lock import locked
 from snip.training.parts import Data
 from snip.training.schedule import shortened
 from snip.training.session import Options

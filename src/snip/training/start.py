@@ -10,6 +10,7 @@ from torch import nn
 from snip.anatomy.parameters import unwrap
 from snip.common.errors import FileError
 from snip.common.files import read_json, reading, remove, write_json
+from snip.common.lock import Lock
 from snip.common.places import exists
 from snip.engine.choice import Choice, choose, choose_again
 from snip.engine.fused.step import training_step
@@ -17,7 +18,6 @@ from snip.masks import Masks, held_masks
 from snip.training.config import TrainConfig
 from snip.training.hooks import hooked_step
 from snip.training.journal import CHECKPOINT, ENGINE, MASKS, Journal
-from snip.training.lock import Lock
 from snip.training.loss import explained
 from snip.training.parts import Data, make_optimizer
 from snip.training.session import Options, Session

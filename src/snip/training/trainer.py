@@ -13,6 +13,7 @@ from snip.anatomy.device import device_of
 from snip.anatomy.memory_format import channels_last
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import restored_modes
+from snip.common.lock import Lock, locked
 from snip.data.dataset import Dataset
 from snip.engine.fused.step import Step
 from snip.masks import Masks
@@ -20,7 +21,6 @@ from snip.training.config import TrainConfig
 from snip.training.display import Display
 from snip.training.hooks import Hooks
 from snip.training.interrupts import end_by, signals_noted
-from snip.training.lock import Lock, locked
 from snip.training.loggers import Logger, begun
 from snip.training.metrics import Metrics, best_test_error, selected
 from snip.training.parts import Data, data_for, seeded, stream

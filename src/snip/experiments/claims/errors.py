@@ -23,6 +23,7 @@ from snip.experiments.records.comparison import (
     diverged,
     gains,
     gains_by_seed,
+    is_dense_of,
     loses_no_more,
     paper_rise,
     ranks_higher,
@@ -76,7 +77,7 @@ def _pruned(
     for name in names:
         for row in filter(_is_snip, rows_of(records, name)):
             model = row["config"]["model"]
-            every = (one for one in rows_of(records, name) if _is_dense_of(one, model))
+            every = (one for one in rows_of(records, name) if is_dense_of(one, model))
             found.append((name, row, next(every, None)))
     told: list[Record] = []
     chosen = []
@@ -98,10 +99,6 @@ def _point(name: str, row: Record) -> str:
     steps, paper = config["train"]["iterations"], paper_schedule(config["dataset"]).iterations
     length = "" if steps == paper else f", {steps:,} steps"
     return f"{config['model']} at {short_percent(config['sparsity'])} ({name}{length})"
-
-
-def _is_dense_of(row: Record, model: str) -> bool:
-    return bool(row["config"]["model"] == model and not row["config"]["sparsity"])
 
 
 def _against_dense(name: str, row: Record, dense: Record | None) -> Fact:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from snip.common.figures import counted
 from snip.experiments.kinds import Record
 from snip.experiments.records.comparison import diverged, paired
 from snip.experiments.records.summary import AGREES, HIGHER, LOWER, ROUNDED
@@ -76,9 +77,9 @@ def number(row: Record) -> str:
     found, seeds, lost = row["selected"], len(row["runs"]), diverged(row)
     others = len(row.get("failed", ())) - lost
     if found is None:
-        return f"all {lost} seeds diverged" if not others else f"{lost} diverged, {others} failed"
+        return f"{counted(lost, 'seed')} diverged" + (f", {others} failed" if others else "")
     spread = "" if found["std"] is None else f" ± {found['std']:.2f}"
-    said = f"{seeds} seed{'s' * (seeds != 1)}"
+    said = counted(seeds, "seed")
     said += "".join(f", {n} more {why}" for n, why in ((lost, "diverged"), (others, "failed")) if n)
     return f"{found['mean']:.2f}{spread}% ({said})"
 
@@ -111,5 +112,5 @@ def seed_differences(row: Record, base: Record) -> str:
     found = paired(row, base)
     if found is None:
         return "no seed in common"
-    said = f"{found.mean:+.2f} points over the {found.seeds} seeds of both"
+    said = f"{found.mean:+.2f} points over the {counted(found.seeds, 'seed')} of both"
     return said + (f", with a standard error of {found.error:.2f}" if found.error else "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -11,6 +10,7 @@ from snip.common.figures import short_percent
 from snip.experiments.claims.facts import Fact, Records, rows_of, rows_run
 from snip.experiments.fig4 import NAMES
 from snip.experiments.kinds import Record
+from snip.experiments.measures.curves import at_end
 from snip.experiments.records.comparison import diverged
 
 HALF, FITTED = 0.5, 0.05  # training errors: half the labels are learnt, nearly all are
@@ -71,6 +71,5 @@ def _alone(rows: list[Record]) -> bool:
 
 def _ends(row: Record, what: str) -> float:
     """A number of the training where it ends, over the seeds; none of a row that has none."""
-    ends = [run["curve"][what][-1] for run in row["runs"]]
     # No mean of the others makes up for a seed that diverged.
-    return statistics.mean(ends) if ends and not diverged(row) else math.nan
+    return math.nan if diverged(row) else at_end(row, what)

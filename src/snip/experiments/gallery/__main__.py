@@ -7,8 +7,8 @@ import sys
 from snip.common.console import complain
 from snip.common.errors import InputError
 from snip.common.files import write_text
+from snip.common.lock import waiting_lock
 from snip.experiments.gallery.pages import DOCS, RESULTS, pages
-from snip.training.lock import waiting_lock
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from snip.common.figures import duration
 from snip.experiments import EXPERIMENTS
 from snip.experiments.gallery.verdicts import Found, Judged, anchor, claim_text, verdict_table
 from snip.experiments.kinds import Record
@@ -14,7 +15,6 @@ from snip.experiments.records.comparison import diverged
 from snip.experiments.records.parts import MEASURED, date_of
 from snip.experiments.records.summary import AGREES, HIGHER, LOWER, MARKS, ROUNDED
 from snip.experiments.records.tables import markdown, table_of
-from snip.training.display import duration
 
 COMMAND = "python -m snip.experiments.gallery"
 WORDS = {

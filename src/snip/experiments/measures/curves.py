@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,3 +43,9 @@ class Curves:
 
     def _curve(self, curve: Record) -> torch.Tensor:
         return torch.tensor([curve[name] for name in (STEPS, *self.numbers)], dtype=torch.float64)
+
+
+def at_end(row: Record, what: str) -> float:
+    """A number of a row's trainings where they end, the mean over its runs; NaN without any."""
+    ends = [run["curve"][what][-1] for run in row["runs"]]
+    return statistics.mean(ends) if ends else math.nan

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from snip.common.figures import counted
 from snip.experiments.kinds import DATA_NOTES, Record
 from snip.experiments.records.parts import MEASURED, TIMED, machine_in_words, origin
 from snip.experiments.records.summary import LEGEND
+from snip.methods import training_method
 from snip.training import paper_schedule
 
 MOST_NAMES = 3  # of networks that are named one by one
@@ -36,7 +38,7 @@ def what_was_run(record: Record) -> str:
         return "Scored, nothing was trained."
     missing = [row for row in record["rows"] if not row["runs"] and not row.get("failed")]
     out = f"; {len(missing)} of {len(record['rows'])} rows are not run yet" if missing else ""
-    out += f"; {record['failed']} runs failed" if record.get("failed") else ""
+    out += f"; {counted(record['failed'], 'run')} failed" if record.get("failed") else ""
     return f"Trained for {_length(record)}: {record['done']} of {record['asked']} runs{out}."
 
 
@@ -66,6 +68,24 @@ def _rows_run(record: Record) -> list[Record]:
 def _length(record: Record) -> str:
     """How long the trainings are beside the paper's, of the rows that were run."""
     rows = _rows_run(record)
+    whole = all(_is_the_papers(row["config"]) and not _trains_on(row) for row in rows)
+    once, more = ([r for r in rows if _trains_on(r) == trains] for trains in (False, True))
+    parts = [f"{_steps(some)}{_other_rates(some)}" if some else "" for some in (once, more)]
+    parts[1] += " before methods that prune a trained network, and train on" if more else ""
+    told = "; ".join(filter(None, parts))
+    if record["scale"] != 1:
+        return f"{record['scale']} of the full schedule" + ("" if whole else f" ({told})")
+    return "the paper's full schedule" if whole else told
+
+
+def _trains_on(row: Record) -> bool:
+    """Whether a row's method prunes a trained network: the steps of its schedule are the first."""
+    config = row["config"]
+    return bool(config["sparsity"]) and training_method(config.get("method")) is not None
+
+
+def _steps(rows: list[Record]) -> str:
+    """The steps of the rows' schedules, by their networks."""
     steps: dict[tuple[str, int], set[int]] = {}  # of a network, beside the paper's
     for config in (row["config"] for row in rows):
         name = config["model"].rpartition(":")[2]  # of a user's own, without its module
@@ -74,22 +94,22 @@ def _length(record: Record) -> str:
     networks: dict[tuple[tuple[int, ...], int], list[str]] = {}  # that have these steps
     for (model, paper), counts in steps.items():
         networks.setdefault((tuple(sorted(counts)), paper), []).append(model)
-    whole = all(counts == (paper,) for counts, paper in networks) and not _other_rates(rows)
-    told = "; ".join(_of(names, counts, paper) for (counts, paper), names in networks.items())
-    told += _other_rates(rows)
-    if record["scale"] != 1:
-        return f"{record['scale']} of the full schedule" + ("" if whole else f" ({told})")
-    return "the paper's full schedule" if whole else told
+    return "; ".join(_of(names, counts, paper) for (counts, paper), names in networks.items())
 
 
 def _other_rates(rows: list[Record]) -> str:
-    """That all rows have another learning rate than the paper's, if they do."""
-    trained = [(row["config"]["train"], row["config"]["dataset"]) for row in rows]
-    rates = {(train.get("lr"), paper_schedule(data).lr) for train, data in trained}
-    if len(rates) > 1 or any(train.get("optimizer") != "sgd" for train, _ in trained):
-        return ""  # notes say what differs from row to row; Adam's rate is the paper's
-    ((ours, paper),) = rates
-    return "" if ours == paper else f", all at the rate {ours:g} (the paper's is {paper:g})"
+    """That rows which are trained by SGD have another learning rate than the paper's, if any do."""
+    rates = set()
+    for row in rows:
+        train, paper = row["config"]["train"], paper_schedule(row["config"]["dataset"])
+        if train.get("optimizer") == paper.optimizer:  # Adam's rate is the paper's
+            rates.add((train.get("lr"), paper.lr))
+    if all(ours == theirs for ours, theirs in rates):
+        return ""
+    if len(rates) > 1:
+        return ", not all at the paper's rate"
+    ((ours, theirs),) = rates
+    return f", all at the rate {ours:g} (the paper's is {theirs:g})"
 
 
 def _of(networks: list[str], counts: tuple[int, ...], paper: int) -> str:
@@ -116,4 +136,5 @@ def _machines(record: Record) -> list[str]:
     counts = Counter(map(machine_in_words, runs.values()))
     if len(counts) < 2:
         return [f"Machine: {name}." for name in counts]
-    return [f"Machines: {'; '.join(f'{name} ({n} runs)' for name, n in sorted(counts.items()))}."]
+    told = [f"{name} ({counted(n, 'run')})" for name, n in sorted(counts.items())]
+    return [f"Machines: {'; '.join(told)}."]

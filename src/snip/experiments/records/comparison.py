@@ -26,6 +26,11 @@ def diverged(row: Record) -> int:
     return sum(bool(one.get("diverged")) for one in row.get("failed", ()))
 
 
+def is_dense_of(row: Record, model: str) -> bool:
+    """Whether a row is of this network with nothing removed."""
+    return bool(row["config"]["model"] == model and not row["config"]["sparsity"])
+
+
 def loses_no_more(row: Record, base: Record, allowed: float = 0.0) -> bool | None:
     """Whether the error is above the base's by at most `allowed` points and two standard errors.
 

@@ -29,7 +29,7 @@ def table_of(experiment: Experiment, record: Record, *, reasons: bool = True) ->
     not here. The reasons are the last column, unless somebody says them elsewhere.
     """
     paper = any(row["paper"] for row in record["rows"])
-    told = reasons and any(state_of(row) for row in record["rows"])
+    told = reasons and any(why_missing(row) for row in record["rows"])
     heading = ["", "network", "sparsity %", *(["paper %"] if paper else [])]
     heading += ["selected %", "best %", "seeds", *(name for name, _ in experiment.columns)]
     heading += ["missing"] if told else []
@@ -40,7 +40,7 @@ def table_of(experiment: Experiment, record: Record, *, reasons: bool = True) ->
         cells += [_paper(row)] if paper else []
         cells += [shown(row["selected"]), shown(row["best"]), _seeds(row)]
         cells += _more_cells(experiment, row, record)
-        rows.append(cells + ([state_of(row)] if told else []))
+        rows.append(cells + ([why_missing(row)] if told else []))
     return heading, rows
 
 
@@ -54,7 +54,7 @@ def _of_all(row: Record, _record: Record) -> str:
 OF_ALL = ("of all %", _of_all)  # a further column
 
 
-def state_of(row: Record) -> str:
+def why_missing(row: Record) -> str:
     """Why runs of a row are missing; empty if none is, or if they were not tried."""
     said = [f"seed {one['seed']} failed: {one['error']}" for one in row.get("failed", [])]
     if row.get("data") == "absent":
@@ -63,16 +63,16 @@ def state_of(row: Record) -> str:
 
 
 def _missing(record: Record) -> list[str]:
-    """What `state_of` says of the rows, each sentence once with the rows that it is about."""
+    """What `why_missing` says of the rows, each sentence once with the rows that it is about."""
     rows: dict[str, list[str]] = {}
     for row in record["rows"]:
-        if state_of(row):
-            rows.setdefault(state_of(row), []).append(f"{row['label']} {row['config']['model']}")
+        if why_missing(row):
+            rows.setdefault(why_missing(row), []).append(f"{row['label']} {row['config']['model']}")
     return [f"missing: {listed(names)}: {state}" for state, names in rows.items()]
 
 
 def _told_rows(record: Record) -> list[Record]:
-    return [row for row in record["rows"] if row["runs"] or state_of(row)]
+    return [row for row in record["rows"] if row["runs"] or why_missing(row)]
 
 
 def _more_cells(experiment: Experiment, row: Record, record: Record) -> list[str]:
@@ -151,7 +151,7 @@ def _csv(experiment: Experiment, record: Record) -> str:
             for rule in ("selected", "best")
             for what in CSV_NUMBERS
         ]
-        more = [*_more_cells(experiment, row, record), state_of(row)]
+        more = [*_more_cells(experiment, row, record), why_missing(row)]
         writer.writerow([*(about[n] for n in CSV_FIELDS), *found, len(row["runs"]), *more])
     return file.getvalue()
 

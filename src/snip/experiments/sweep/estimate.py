@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 
 from snip.common.console import say, show_table
+from snip.common.figures import counted, duration
 from snip.common.progress import track
 from snip.experiments.kinds import Row
 from snip.experiments.records.parts import MADE, MEASURED, is_current
 from snip.experiments.sweep.order import together
 from snip.experiments.sweep.ray_workers import is_ray
 from snip.experiments.sweep.reproduce import Reproduction
-from snip.training.display import duration
 
 
 def show_estimate(work: Reproduction) -> dict[str, float]:
@@ -33,7 +33,8 @@ def show_estimate(work: Reproduction) -> dict[str, float]:
         heading = ("", "network", "sparsity %", "steps", "runs done", "time left")
         show_table(heading, cells, keys=3)
     seconds = sum(left.values())
-    say(f"{len(tasks)} runs to do: about {duration(seconds)} of one core{_together(work, left)}.")
+    todo = f"{counted(len(tasks), 'run')} to do"
+    say(f"{todo}: about {duration(seconds)} of one core{_together(work, left)}.")
     if any(task.first is not None for task in tasks):
         say("First trainings that rows share are counted once; steps are of the first training.")
     return left

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from snip.common.errors import FileError
 from snip.common.files import TEMPORARY, remove, write_bytes
+from snip.common.lock import waiting_lock
 from snip.data import DATASETS, load
 from snip.data.locate import find
 from snip.experiments.sweep.work import Place
-from snip.training.lock import waiting_lock
 
 TRIED = f"{TEMPORARY}tried"  # a file that is written to see whether one can be
 

@@ -9,7 +9,9 @@ from dataclasses import replace
 from snip.common.checks import checked_number
 from snip.common.console import remark
 from snip.common.errors import FileError, InputError, listed
+from snip.common.figures import counted
 from snip.common.files import write_json
+from snip.common.lock import waiting_lock
 from snip.common.progress import track
 from snip.common.source import note_code
 from snip.data import load
@@ -28,7 +30,6 @@ from snip.experiments.sweep.work import DIVERGED, DONE, FULL, Outcome, Task
 from snip.runs import RunConfig, RunResult
 from snip.runs.folder import FINISHED, require_own, state_of
 from snip.runs.pace import Pace
-from snip.training.lock import waiting_lock
 
 DRAWN_EVERY = 30.0  # seconds: a figure takes one or two
 
@@ -81,7 +82,8 @@ class Reproduction:
         for name, sentence in absent.items():
             count = sum(row.config.dataset == name for row in self.chosen)
             if count:
-                self._fail(f"{count} rows of {self.experiment.name} are left out: {sentence}")
+                rows = counted(count, "row")
+                self._fail(f"{rows} of {self.experiment.name} left out: {sentence}")
 
     def _begin(self) -> None:
         """Tell before anything slow that results cannot be written, and fetch what may be."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from snip.common.checks import checked_whole
 from snip.common.errors import InputError, listed
+from snip.common.lock import require_folder
 from snip.data.locate import check_named_folder
 from snip.experiments.kinds import OF, Row, checked_scale
 from snip.experiments.sweep.local_workers import LocalWorkers
@@ -15,7 +16,6 @@ from snip.experiments.sweep.pool import Workers
 from snip.experiments.sweep.ray_workers import LOCAL, RayWorkers, is_ray
 from snip.experiments.sweep.work import Place
 from snip.runs.naming import look
-from snip.training.lock import require_folder
 
 MOST_SEEDS = 10_000  # more would only be looked for, for minutes
 

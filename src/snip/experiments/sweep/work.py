@@ -8,10 +8,10 @@ from pathlib import Path
 
 from snip.common.errors import FileError, InputError, unforeseen
 from snip.common.files import NO_ROOM
+from snip.common.lock import BusyError
 from snip.runs import RunConfig, run
 from snip.runs.logs import require_loggers
 from snip.training.divergence import DivergenceError
-from snip.training.lock import BusyError
 
 DONE, BUSY, FAILED, FULL = "done", "busy", "failed", "full"
 DIVERGED = "diverged"  # it would do so again

@@ -1,4 +1,4 @@
-"""One process per run folder: a lock that the system releases, however the process ends."""
+"""One process per folder: a lock that the system releases, however the process ends."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from snip.training.lock import LOCK, BusyError, locked, waiting_lock
+from snip.common.lock import LOCK, BusyError, locked, waiting_lock
 
 
 def test_a_folder_that_goes_while_it_is_locked_is_waited_for(
