@@ -78,6 +78,15 @@ def test_runs_that_came_to_nothing_are_shown(docs):
     assert "\n## fig4-scale-0.5\n" in gallery
 
 
+def test_the_readme_s_table_has_both_networks_side_by_side():
+    record = record_with("table1", lambda row: around(0.02) if row.label != "LWC" else [])
+    text = filled("<!-- results: table1 -->", {"table1": record}, [], TOP / "results")
+    assert "| dense | - | 2.00 ± 0.10 ↑ | 1.7 | 3 | - | 2.00 ± 0.10 | 0.9 | 3 |" in text
+    assert "| SNIP | 95 | 2.00 ± 0.10 ↑ | 1.6 | 3 | 98 | 2.00 ± 0.10 ↑ | 0.8 | 3 |" in text
+    assert "| LWC | 91.7 | - | 1.6 | 0 | 91.7 | - | 0.8 | 0 |" in text
+    assert "not run yet: `snip reproduce table1`" in filled("<!-- results: table1 -->", {}, [], TOP)
+
+
 def test_what_only_diverged_is_not_said_to_be_missing(docs):
     """Else the page names a command that does nothing."""
     record = record_of("fig4", EXPERIMENTS["fig4"].rows(), seeds=1)

@@ -62,9 +62,9 @@ def inversion(records: Records) -> Iterator[Fact]:
         changed, cases = _changed(measured["measures"], line["kind"])
         yield Fact(
             f"{data} ({name}): at {short_percent(line['sparsity'])} maps of plain and inverted "
-            f"data correlate by {line[INVERSION]:.3f}, those of two seeds by "
+            f"data correlate by {line[INVERSION]:.3f}, inverted ones of two seeds by "
             f"{line[BETWEEN_SEEDS]:.3f}; over all sparsities inversion changes {changed} of "
-            f"{cases} maps more than another seed",
+            f"{cases} maps more than another seed changes the plain ones",
             changed <= FEW * cases,
         )
 

@@ -92,6 +92,25 @@ def _beside_the_paper(record: Record) -> str:
     return markdown(["method", *names[1:]], [[row[place] for place in places] for row in rows])
 
 
+def _table1(records: Records, _results: Path) -> str:
+    """For the README: both networks side by side, our errors beside the paper's."""
+    record = records.get(TABLE1.name)
+    if record is None:
+        return _not_run(TABLE1.name, "The paper's Table 1 is")
+    heading, sides = [""], []
+    for model in dict.fromkeys(row["config"]["model"] for row in record["rows"]):
+        heading += [f"{model}: sparsity %", "error %", "the paper's", "seeds"]
+        sides.append([row for row in record["rows"] if row["config"]["model"] == model])
+    rows = []
+    for pair in zip(*sides, strict=True):  # each method has as many rows for one as for the other
+        cells = ["dense" if not pair[0]["config"]["sparsity"] else pair[0]["label"]]
+        for row in pair:
+            sparsity = f"{100 * row['config']['sparsity']:g}" if row["config"]["sparsity"] else "-"
+            cells += [sparsity, _cell(row), row["paper"], str(len(row["runs"]))]
+        rows.append(cells)
+    return f"{markdown(heading, rows)}\n\n{LEGEND}."
+
+
 def _figure(records: Records, results: Path) -> str:
     name = METHODS_EXPERIMENT.name
     if name not in records or not (results / f"{name}.png").is_file():
@@ -131,5 +150,6 @@ PARTS: dict[str, Callable[[Records, Path], str]] = {
     "table": _table,
     "figure": _figure,
     "granularity": _granularity,
+    "table1": _table1,
     "controls": _controls,
 }

@@ -12,7 +12,7 @@ LEGEND = (
     f"{MARKS[AGREES]} agrees with the paper within two standard deviations, {MARKS[ROUNDED]} only "
     f"if what the paper's last digit rounds away is allowed as well, {MARKS[LOWER]} is lower, "
     f"{MARKS[HIGHER]} is higher; no mark: a single seed, seeds that differ too much to tell, or "
-    "another training than the paper's"
+    "a row that is not held against the paper because its training is another"
 )
 DEVIATIONS = 2.0
 
