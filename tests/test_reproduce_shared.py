@@ -94,7 +94,7 @@ def test_a_table_is_never_older_than_its_record(tmp_path, monkeypatch):
             assert other.is_alive()  # it waits
         write_tables(*of_early)
 
-    monkeypatch.setattr("snip.experiments.sweep.reproduce.write_tables", slowly)
+    monkeypatch.setattr("snip.experiments.records.record_file.write_tables", slowly)
     early.known.runs.clear()
     early.update()
     other.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from pathlib import Path
 
 from snip.common.errors import nearest
@@ -97,18 +98,21 @@ def _table1(records: Records, _results: Path) -> str:
     record = records.get(TABLE1.name)
     if record is None:
         return _not_run(TABLE1.name, "The paper's Table 1 is")
-    heading, sides = [""], []
+    columns, sides = [""], []
     for model in dict.fromkeys(row["config"]["model"] for row in record["rows"]):
-        heading += [f"{model}: sparsity %", "error %", "the paper's", "seeds"]
-        sides.append([row for row in record["rows"] if row["config"]["model"] == model])
+        columns += [f"{model}: sparsity %", "error %", "the paper's", "seeds"]
+        sides.append([_side(row) for row in record["rows"] if row["config"]["model"] == model])
     rows = []
-    for pair in zip(*sides, strict=True):  # each method has as many rows for one as for the other
-        cells = ["dense" if not pair[0]["config"]["sparsity"] else pair[0]["label"]]
-        for row in pair:
-            sparsity = f"{100 * row['config']['sparsity']:g}" if row["config"]["sparsity"] else "-"
-            cells += [sparsity, _cell(row), row["paper"], str(len(row["runs"]))]
-        rows.append(cells)
-    return f"{markdown(heading, rows)}\n\n{LEGEND}."
+    for pair in zip_longest(*sides, fillvalue=("-",) * 5):  # a method has a row of each network
+        rows.append([pair[0][0], *(cell for side in pair for cell in side[1:])])
+    return f"{markdown(columns, rows)}\n\n{LEGEND}."
+
+
+def _side(row: Record) -> tuple[str, ...]:
+    """A row's method, and its cells of one network."""
+    sparsity = row["config"]["sparsity"]
+    label, removed = (row["label"], f"{100 * sparsity:g}") if sparsity else ("dense", "-")
+    return label, removed, _cell(row), row["paper"] or "-", str(len(row["runs"]))
 
 
 def _figure(records: Records, results: Path) -> str:

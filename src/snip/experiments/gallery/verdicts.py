@@ -11,7 +11,7 @@ from snip.common.files import damaged
 from snip.experiments import EXPERIMENTS
 from snip.experiments.claims import CLAIMS, Claim, Fact, verdict
 from snip.experiments.kinds import Record
-from snip.experiments.records.results_file import ELSEWHERE, record_file
+from snip.experiments.records.results_file import ELSEWHERE, record_path
 from snip.experiments.records.tables import markdown
 
 Found = list[tuple[str, Record]]  # the name of the files without an ending, and the record
@@ -91,5 +91,5 @@ def _facts(claim: Claim, records: Mapping[str, Record], results: Path) -> list[F
         return list(claim.facts(records))
     except Exception as error:  # claims go deeper into the measures than tables do
         scales = {name: records[name]["scale"] for name in claim.sources if name in records}
-        paths = [record_file(results, EXPERIMENTS[name], scale) for name, scale in scales.items()]
+        paths = [record_path(results, EXPERIMENTS[name], scale) for name, scale in scales.items()]
         raise damaged(" or ".join(map(str, paths)), error, ELSEWHERE) from None

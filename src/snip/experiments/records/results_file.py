@@ -73,7 +73,7 @@ RECORD: Shape = {
 }  # fmt: skip
 
 
-def record_file(results: Path, experiment: Experiment, scale: float) -> Path:
+def record_path(results: Path, experiment: Experiment, scale: float) -> Path:
     """The record's file; a trial at another scale never replaces results."""
     name = experiment.name if scale == 1 else f"{experiment.name}-scale-{scale}"
     return results / f"{name}.json"
@@ -95,6 +95,9 @@ def read_record(path: Path, experiment: Experiment) -> Record:
         for number, row in enumerate(record["rows"]):
             numbers = {rule: SUMMARY if row["runs"] else NoneType for rule in ("selected", "best")}
             _require(row, numbers, f"rows[{number}]")
+            least = min((one["seed"] for one in (*row["runs"], *row.get("failed", ()))), default=0)
+            if least < 0:
+                raise ValueError(f"a seed of rows[{number}] is {least}")
         # The rest differs from experiment to experiment: it is whole if it can be shown.
         table_files(experiment, record)
         if experiment.unpack is not None:

@@ -10,17 +10,13 @@ from snip.common.checks import checked_number
 from snip.common.console import remark
 from snip.common.errors import FileError, InputError, listed
 from snip.common.figures import counted
-from snip.common.files import write_json
-from snip.common.lock import waiting_lock
 from snip.common.progress import track
 from snip.common.source import note_code
 from snip.data import load
 from snip.experiments.kinds import Experiment, Record, Row, nothing_more, scaled
-from snip.experiments.records.drawing import save_figure
-from snip.experiments.records.parts import MEASURED, TIMED, Parts, is_current, warn_of_old_times
-from snip.experiments.records.record import Known, make_record, run_entry
-from snip.experiments.records.results_file import read_record, record_file
-from snip.experiments.records.tables import write_tables
+from snip.experiments.records.parts import MEASURED, TIMED, is_current, warn_of_old_times
+from snip.experiments.records.record import run_entry
+from snip.experiments.records.record_file import RecordFile
 from snip.experiments.sweep.needs import absent_data, require_writable
 from snip.experiments.sweep.order import tasks_in_line
 from snip.experiments.sweep.pool import Pool
@@ -54,9 +50,9 @@ class Reproduction:
             for row in rows
         ]
         self.chosen = chosen_rows(self.rows, request.only, experiment.name)
-        self.path = record_file(request.results, experiment, request.scale)
-        self.stem = self.path.with_name(self.path.name.removesuffix(".json"))
-        self.known, self.parts = Known(), Parts()
+        self._file = RecordFile(experiment, request.results, request.scale, request.command)
+        self.path, self.stem = self._file.path, self._file.stem
+        self.known, self.parts = self._file.known, self._file.parts
         self._read_records()
         self.failures: list[str] = []
         self._drawn = 0.0
@@ -66,12 +62,9 @@ class Reproduction:
 
     def _read_records(self) -> None:
         """Take over what the results hold, and with `missing` what those of others hold as well."""
-        self._join(read_record(self.path, self.experiment))
-        if not self.request.missing or self.experiment.keep is not nothing_more:
-            return
-        for other in self._others:
-            path = record_file(self.request.results, other, self.request.scale)
-            self.known.add(read_record(path, other))
+        self._file.read()
+        if self.request.missing and self.experiment.keep is nothing_more:
+            self._file.read_runs_of(self._others)
 
     def _find_data(self, *, fetch: bool = False) -> None:
         """Note which rows have data that is here or may be fetched; of others say what to do."""
@@ -141,35 +134,15 @@ class Reproduction:
 
     def record(self) -> Record:
         """What is known now."""
-        return make_record(
-            self.experiment,
-            [(row, self.seeds(row)) for row in self.rows],
-            self.known,
-            scale=self.request.scale,
-            command=self.request.command,
-            more=self.parts.held,
-        )
+        return self._file.record(self._asked())
 
     def update(self, *, drawn: bool = False) -> Record:
-        """Write record and tables with all that is known by now, also to other commands on them.
-
-        What is written of one state is written under one lock, `drawn` or not: else another
-        command's newer table could be replaced by an older one.
-        """
+        """Write record and tables, and the figure if asked for, with all that is known by now."""
         self.look()
-        with waiting_lock(self.request.results):
-            self._join(read_record(self.path, self.experiment))
-            record = self.record()
-            write_json(self.path, record)
-            write_tables(self.experiment, record, self.stem)
-            if drawn and self.experiment.draw and (record["done"] or MEASURED in record):
-                save_figure(self.experiment.draw(record), self.stem)
-        return record
+        return self._file.write(self._asked(), drawn=drawn)
 
-    def _join(self, before: Record) -> None:
-        """Take over what a record holds that this command has not seen or measured itself."""
-        self.known.join(Known.of_record(before))
-        self.parts.join(before)
+    def _asked(self) -> list[tuple[Row, range]]:
+        return [(row, self.seeds(row)) for row in self.rows]
 
     def run(self) -> Record:
         """Measure, do all runs, and write the record, the tables and the figure."""
