@@ -87,6 +87,20 @@ def test_the_readme_s_table_has_both_networks_side_by_side():
     assert "not run yet: `snip reproduce table1`" in filled("<!-- results: table1 -->", {}, [], TOP)
 
 
+def test_the_readme_s_errors_over_the_sparsity():
+    def errors(row):
+        return around(0.02) if row.config.sparsity != 0.5 else []
+
+    record = record_with("fig1", errors)
+    text = filled("<!-- results: fig1 -->", {"fig1": record}, [], TOP / "results")
+    assert "| error % (seeds) at | dense | 10% | 20% |" in text
+    assert "| 98% | 99% |" in text
+    line = next(line for line in text.splitlines() if line.startswith("| lenet-300-100 |"))
+    assert line.count("| 2.00 (3) ") == 11
+    assert "| - (0) |" in line
+    assert "not run yet: `snip reproduce fig1`" in filled("<!-- results: fig1 -->", {}, [], TOP)
+
+
 def test_what_only_diverged_is_not_said_to_be_missing(docs):
     """Else the page names a command that does nothing."""
     record = record_of("fig4", EXPERIMENTS["fig4"].rows(), seeds=1)

@@ -8,6 +8,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 from snip.common.errors import nearest
+from snip.common.figures import short_percent
+from snip.experiments.fig1 import FIG1
 from snip.experiments.gallery.verdicts import Judged, verdict_table
 from snip.experiments.granularity import GRANULARITY
 from snip.experiments.kinds import Record
@@ -115,6 +117,22 @@ def _side(row: Record) -> tuple[str, ...]:
     return label, removed, _cell(row), row["paper"] or "-", str(len(row["runs"]))
 
 
+def _fig1(records: Records, _results: Path) -> str:
+    """For the README: error over the sparsity, a line per network, seeds in brackets."""
+    record = records.get(FIG1.name)
+    if record is None:
+        return _not_run(FIG1.name, "The paper's Figure 1 is")
+    cells: dict[str, dict[float, str]] = {}
+    for row in record["rows"]:
+        error = f"{row['selected']['mean']:.2f}" if row["selected"] else "-"
+        told = f"{error} ({len(row['runs'])})"
+        cells.setdefault(row["config"]["model"], {})[row["config"]["sparsity"]] = told
+    sparsities = sorted({sparsity for found in cells.values() for sparsity in found})
+    heading = ["error % (seeds) at", *(short_percent(s) if s else "dense" for s in sparsities)]
+    rows = [[model, *(found.get(s, "") for s in sparsities)] for model, found in cells.items()]
+    return markdown(heading, rows)
+
+
 def _figure(records: Records, results: Path) -> str:
     name = METHODS_EXPERIMENT.name
     if name not in records or not (results / f"{name}.png").is_file():
@@ -154,6 +172,7 @@ PARTS: dict[str, Callable[[Records, Path], str]] = {
     "table": _table,
     "figure": _figure,
     "granularity": _granularity,
+    "fig1": _fig1,
     "table1": _table1,
     "controls": _controls,
 }
