@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import multiprocessing
+import shutil
 import signal
 import threading
 import time
@@ -212,3 +213,17 @@ def test_a_run_can_start_over(root: Path) -> None:
     again = run(CONFIG, root, resume=False, progress=False)
     assert again.test_error == before.test_error
     assert json.loads((again.folder / "config.json").read_text()) == CONFIG.to_dict()
+
+
+def test_what_the_first_training_took_is_known_when_its_folder_is_gone(
+    root: Path, tmp_path: Path
+) -> None:
+    whole = run(CONFIG, root, progress=False)
+    place = tmp_path / CONFIG.folder_name
+    shutil.copytree(whole.folder, place)
+    for name in ("result.json", "sums.json"):  # as if it was stopped after its last checkpoint
+        (place / name).unlink()
+    again = run(CONFIG, tmp_path, progress=False)
+    assert again.cost["first training"] == whole.cost["first training"]
+    assert again.cost.keys() == whole.cost.keys()
+    assert not (tmp_path / CONFIG.trained_first.folder_name).exists()

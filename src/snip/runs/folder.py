@@ -19,6 +19,7 @@ RESULT = "result.json"
 SUMS = "sums.json"  # of all other files, when the run is finished
 MODEL = "model.safetensors"  # the weights after the last step
 SELECTED = "selected.safetensors"  # the weights that validation selects
+FIRST_COST = "first.json"  # steps and seconds of the training that a method which trains began with
 PHASES = "phases"  # a folder with one for each training of a method that trains
 NEW = "new"
 BEGUN = "begun"  # there is no checkpoint yet

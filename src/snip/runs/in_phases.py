@@ -13,7 +13,7 @@ from torch import nn
 from snip.common import places
 from snip.common.console import remark
 from snip.common.errors import InputError
-from snip.common.files import reading, write_json
+from snip.common.files import read_json, reading, write_json
 from snip.common.lock import BusyError
 from snip.data.dataset import Dataset
 from snip.masks import Masks
@@ -90,6 +90,8 @@ def pruned(
     # Whoever comes back to the folder must know whose phases these are.
     write_json(place / layout.CONFIG, config.to_dict())
     trained = _awaited(first)
+    # Noted here, because the folder of the first training may be gone when this run ends.
+    write_json(place / layout.FIRST_COST, _first_cost(config, trained))
     _log(options.loggers, FIRST, trained.history() if options.loggers else [])
     path = trained.folder / layout.MODEL
     require_as_summed(path)
@@ -143,14 +145,25 @@ def costs(config: RunConfig, place: Path) -> dict[str, dict[str, float]]:
     if method_of(config) is None:
         return {}
     found = {}
-    first = place.parent / config.trained_first.folder_name
-    if layout.state_of(first) == layout.FINISHED:
-        result = RunResult.read(first)
-        found[FIRST] = {"iterations": config.training.iterations, "seconds": result.seconds}
+    noted, first = place / layout.FIRST_COST, place.parent / config.trained_first.folder_name
+    if places.exists(noted):
+        found[FIRST] = _read_cost(noted)
+    elif layout.state_of(first) == layout.FINISHED:  # a run that an older version began
+        found[FIRST] = _first_cost(config, RunResult.read(first))
     for name, history in _phases(place):
         last = history[-1]
         found[name] = {"iterations": last.iteration, "seconds": last.seconds}
     return found
+
+
+def _first_cost(config: RunConfig, trained: RunResult) -> dict[str, float]:
+    return {"iterations": config.training.iterations, "seconds": trained.seconds}
+
+
+def _read_cost(path: Path) -> dict[str, float]:
+    with reading(path):
+        saved = read_json(path)
+        return {"iterations": int(saved["iterations"]), "seconds": float(saved["seconds"])}
 
 
 def tidy(place: Path) -> None:

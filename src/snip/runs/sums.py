@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from snip.common import files, places
 from snip.common.checks import fits
 from snip.common.errors import FileError
-from snip.runs.folder import ALL, CONFIG, RESULT, SUMS
+from snip.runs.folder import ALL, CONFIG, FIRST_COST, RESULT, SUMS
 
 
 class Changes(NamedTuple):
@@ -31,7 +31,7 @@ class Changes(NamedTuple):
 def write_result(folder: Path, result: dict[str, Any]) -> None:
     """End a run: write the sums of all its files, and then the result, which is one of them."""
     text = files.json_text(result)
-    written = [name for name in (CONFIG, *ALL) if name not in (RESULT, SUMS)]
+    written = [name for name in (CONFIG, FIRST_COST, *ALL) if name not in (RESULT, SUMS)]
     sums = {name: files.sha256(folder / name) for name in written if places.exists(folder / name)}
     sums[RESULT] = hashlib.sha256(text.encode()).hexdigest()
     files.write_json(folder / SUMS, {"sha256": dict(sorted(sums.items()))})
