@@ -15,23 +15,24 @@ def test_the_length_of_trainings_is_told_beside_the_paper_s():
     def said(name: str) -> str:
         return what_was_run(record_with(name, lambda _: [0.5])).partition(":")[0]
 
-    assert said("fig3") == "Trained for the paper's full schedule"
+    assert said("fig3") == "Trained for the full schedule"
     assert said("fig1") == (
-        "Trained for the paper's 75,000 steps (lenet-300-100); "
-        "10,800 steps (lenet-5-caffe; the paper has 75,000), not all at the paper's rate"
+        "Trained for all 75,000 steps (lenet-300-100); 10,800 steps (lenet-5-caffe; the full "
+        "schedule has 75,000), not all at the paper's rate"
     )
     assert said("gap") == (
-        "Trained for 75,000 or 250,000 steps (lenet-300-100; the paper has 75,000), "
+        "Trained for 75,000 or 250,000 steps (lenet-300-100; the full schedule has 75,000), "
         "not all at the paper's rate"
     )
     assert said("gap-sws").endswith(" before methods that prune a trained network, and train on")
-    assert said("table1").startswith("Trained for the paper's 75,000 steps (lenet-300-100); ")
-    assert "; 27,000 steps (lenet-300-100; the paper has 75,000); " in said("table1")
-    assert said("table2") == "Trained for the paper's full schedule"
-    assert said("table3") == "Trained for the paper's full schedule"  # Adam, as there
+    assert said("table1").startswith("Trained for all 75,000 steps (lenet-300-100); ")
+    assert "; 27,000 steps (lenet-300-100; the full schedule has 75,000); " in said("table1")
+    assert said("table2") == "Trained for the full schedule"
+    assert said("table3") == "Trained for the full schedule"  # Adam, as there
+    assert "1,350 steps (small_vgg)" in said("granularity")  # which is no network of the paper's
     for name in ("fig4", "figB"):
         assert said(name) == (
-            "Trained for the paper's 75,000 steps (lenet-5-caffe), all at the rate 0.02 "
+            "Trained for all 75,000 steps (lenet-5-caffe), all at the rate 0.02 "
             "(the paper's is 0.1)"
         )
 

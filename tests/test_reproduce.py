@@ -111,7 +111,7 @@ def test_a_record_of_another_version_is_refused_and_kept(
     code, _, error = snip(*TABLE)
     assert code == 2
     assert said in error
-    assert "the run folders keep the work" in error
+    assert "move it away: runs whose folders are still there are read again" in error
     assert path.read_text() == content
     assert not Path("runs").exists()
 
@@ -153,6 +153,17 @@ def test_data_that_is_not_here_is_told_and_the_rest_goes_on(snip: Snip) -> None:
     absent = [row["config"]["dataset"] for row in found["rows"] if row["data"] == "absent"]
     assert absent == ["cifar-10"] * 16
     assert Path("results/table2-scale-5e-05.md").read_text().count("cifar-10 is not here") == 16
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_where_no_data_is_here_nothing_is_written(snip: Snip) -> None:
+    asked = ["table2", "--scale", "0.00005", "--seeds", "1", "--only", "alexnet-s"]
+    code, out, error = snip("reproduce", *asked)
+    assert (code, out) == (1, "")
+    assert error.count("cifar-10 is not in") == 1
+    assert error.endswith("nothing was run, see the warnings above.\n")
+    assert not Path("results").exists()
+    assert not Path("runs").exists()
 
 
 @pytest.mark.usefixtures("reproduced_copy")

@@ -55,3 +55,18 @@ def test_a_run_that_is_nearly_done_does_not_make_the_others_short(
     waiting = [(Task("run", RunConfig("lenet-300-100", 0.9, seed=s)), None) for s in (1, 2)]
     assert shown._left([(Task("run", config), begun), *waiting]) == [10, 100, 100]
     assert shown._left(waiting) is None
+
+
+def test_runs_that_another_command_is_at_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(of_sweep, "LINE_EVERY", 0.0)
+    tasks = [Task("batch 1", RunConfig("lenet-300-100", 0.9, seed=seed)) for seed in range(3)]
+    tasks[1].is_elsewhere = True
+    shown = Progress(3, HOUR, Request(Place(tmp_path), tmp_path))
+    shown.watch([], tasks)
+    tasks[2].is_elsewhere = True
+    shown.watch([], tasks)
+    one, more = capsys.readouterr().err.splitlines()
+    assert "; another command is at batch 1 seed 1; about" in one
+    assert "; another command is at batch 1 seed 1 and 1 more; about" in more

@@ -81,6 +81,32 @@ def test_a_run_that_failed_here_and_was_finished_elsewhere_stays_finished(tmp_pa
     assert (row["failed"], record["failed"]) == ([], 0)
 
 
+def test_runs_that_fit_no_row_stay_in_the_results(tmp_path, capsys):
+    """As of a version whose rows were configured in another way."""
+    command(tmp_path, seeds=2).run()
+    path = command(tmp_path).path
+    record = json.loads(path.read_text())
+    row_of(record)["runs"][1]["run"] += "-of-another-version"
+    path.write_text(json.dumps(record))
+    shutil.rmtree(tmp_path / "runs")
+    for seeds in (1, 2):  # the second time it finds them where the first has put them
+        record = command(tmp_path, seeds=seeds, missing=True).run()
+        assert "note: 1 run in " in capsys.readouterr().err
+        (other,) = record["others"]
+        assert other["run"].endswith("-of-another-version")
+        assert len(row_of(record)["runs"]) == seeds
+        assert record == read_record(path, TABLE1)
+
+
+def test_seeds_that_are_asked_of_some_rows_are_not_asked_of_others(tmp_path):
+    request = Request(Place(tmp_path / "runs"), tmp_path / "results", only=ROW, seeds=27)
+    record = Reproduction(TABLE1, request).record()
+    asked = {(row["label"], row["config"]["sparsity"]): row["asked"] for row in record["rows"]}
+    assert asked["SNIP", 0.95] == 27
+    assert asked["SNIP", 0.99] == 5
+    assert asked["LWC", 0.917] == 3
+
+
 def test_a_table_is_never_older_than_its_record(tmp_path, monkeypatch):
     """Another command that is at its end while this one writes must wait for the whole of it."""
     early, late = command(tmp_path, seeds=1), command(tmp_path, seeds=2)
@@ -158,7 +184,7 @@ def test_a_folder_with_another_run_under_this_name_is_told(tmp_path, capsys):
 def test_maps_without_their_data_are_a_sentence(snip: Snip, tmp_path: Path) -> None:
     code, _, error = snip("reproduce", "figA1", "--data-dir", str(tmp_path))
     assert code == 1
-    assert "1 part missing" in error
+    assert "nothing was run, see the warnings above" in error
     assert not Path("results/figA1.csv").exists()  # a table without a word in it
 
 

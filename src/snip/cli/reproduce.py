@@ -56,7 +56,8 @@ Scale = Annotated[
 Only = Annotated[
     list[str] | None,
     option(
-        help="Only rows with this text in their label, network or method; may be repeated.",
+        help="Only rows with this text in their label, network or method; if repeated, with "
+        "any of the texts.",
         show_default="all rows",
         metavar="TEXT",
     ),
@@ -168,21 +169,24 @@ def _estimate(works: Sequence[Reproduction]) -> None:
 
 def _reproduce(works: Sequence[Reproduction], seconds: float | None) -> None:
     """Run the experiments, or time their networks for so many `seconds` each, and show them."""
+    from snip.experiments.records.parts import has_something
     from snip.experiments.records.tables import show_record
-    from snip.experiments.sweep.reproduce import is_empty
 
     failures: list[str] = []
+    shown = False
     for work in works:
         record = work.run() if seconds is None else work.time(seconds)
         failures += work.failures
-        if is_empty(record):
+        if not has_something(record):
             continue
+        shown = True
         show_record(work.experiment, record)
         drawn = exists(work.stem.with_name(f"{work.stem.name}.png"))
         remark(f"written: {work.stem}.json, .md, .csv{', .svg, .png' if drawn else ''}")
     if failures:
-        remark(f"\n{counted(len(failures), 'part')} missing, see the warnings above:")
-        for sentence in failures:
+        missing = f"{counted(len(failures), 'part')} missing, see the warnings above"
+        remark(f"\n{missing}:" if shown else "nothing was run, see the warnings above.")
+        for sentence in failures if shown else ():
             remark(f"- {sentence}")
         raise typer.Exit(1)
 

@@ -30,6 +30,8 @@ def named_experiments(name: str) -> list[Experiment]:
     """The experiment of that name; of "all", every one."""
     if name == ALL:
         return list(EXPERIMENTS.values())
+    if name not in EXPERIMENTS:  # figa1 means figA1
+        name = next((one for one in EXPERIMENTS if one.lower() == name.lower()), name)
     if name not in EXPERIMENTS:
         raise nearest("experiment", name, (*EXPERIMENTS, ALL))
     return [EXPERIMENTS[name]]

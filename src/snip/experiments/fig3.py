@@ -67,11 +67,11 @@ def draw(record: Record) -> Figure:
             axes.imshow(picture, cmap=COLOUR_MAP, interpolation="nearest", vmin=0)
         most = f" (up to {float(found[0].max()):.0%})" if found else ""
         axes.set_title(f"{row['label']}{most}", fontsize=9)
-        said = f"the paper: {row['paper']}"
+        said = [f"the paper: {row['paper']}"] if record["scale"] == 1 else []
         if row["runs"]:
-            ours = f"{shown(row['selected'])}\n({len(row['runs'])} of {row['asked']} seeds)"
-            said = f"{said}\nours: {ours}"
-        axes.set_xlabel(said, fontsize=8)
+            counts = f"{len(row['runs'])} of {row['asked']} seeds"
+            said.append(f"ours: {shown(row['selected'])}\n({counts})")
+        axes.set_xlabel("\n".join(said), fontsize=8)
     for mean in means:
         panels[-1].imshow(mean, cmap=COLOUR_MAP, interpolation="nearest", vmin=0)
     panels[-1].set_title("mean training image", fontsize=9)

@@ -58,9 +58,14 @@ def draw_curves(curves: Sequence[Curve], path: PathLike) -> None:
 
 
 def _label(axes: Any, title: str) -> None:
+    from matplotlib.ticker import FuncFormatter
+
     axes.set_title(title, fontsize=10, loc="left", color=INK)
     axes.set_xlabel("training steps", fontsize=9)
     axes.set_yscale("log")
+    for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        which(FuncFormatter(lambda value, _: f"{value:g}"))  # 20, not 2 x 10 to the 1
+    axes.tick_params(axis="y", which="minor", labelsize=6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(visible=True, color="#e6e6e6", linewidth=0.6)
     axes.tick_params(labelsize=8)

@@ -48,12 +48,14 @@ CLAIMS = (
     Claim(
         "What survives is the discriminative part of the image",
         "the class is read back from more of the maps than if the same images are scored with all "
-        f"labels wrong, by at least {short_percent(maps.BY_LABELS)} of them; if not, the maps show "
-        "where the images differ from the mean pixel, whichever class they are said to be of, and "
-        "the claim is not established",
+        f"labels wrong, by at least {short_percent(maps.BY_LABELS)} of them. Of maps that are "
+        "scored on one class alone nothing else can come out: before training all outputs are "
+        "drawn alike, so that it makes no difference which of them the images are said to belong "
+        "to, and the other classes are not in the batch. Such maps show where the images differ "
+        "from the mean pixel, and cannot show what tells their class from others",
         ("fig2", "figA1"),
         maps.discriminative,
-        failed="is not established",
+        failed="cannot be shown by such maps",
     ),
     Claim(
         "What survives is the same on inverted images",

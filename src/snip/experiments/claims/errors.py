@@ -18,6 +18,7 @@ from snip.experiments.claims.facts import (
 )
 from snip.experiments.gap import GAP, GAP_CONV, LARGE_BATCH
 from snip.experiments.kinds import Record
+from snip.experiments.records.captions import is_full_schedule
 from snip.experiments.records.comparison import (
     differs_no_more,
     diverged,
@@ -110,10 +111,14 @@ def _against_dense(name: str, row: Record, dense: Record | None) -> Fact:
 
 
 def _fact(name: str, row: Record, dense: Record | None, holds: bool | None) -> Fact:
-    """A pruned row beside its dense one. Two that are not trained alike are told, no more."""
+    """A pruned row beside its dense one.
+
+    Two that are not trained alike, or not on the full schedule, are told, no more.
+    """
     missing = not is_run(row) or dense is None or not is_run(dense)
-    aside = not missing and dense is not None and not _alike(row, dense)
-    return Fact(_told(name, row, dense), holds, missing=missing, aside=aside)
+    whole = dense is not None and _alike(row, dense) and is_full_schedule(row["config"])
+    aside = not missing and not whole
+    return Fact(_told(name, row, dense), None if aside else holds, missing=missing, aside=aside)
 
 
 def _comparable(row: Record, dense: Record) -> bool:

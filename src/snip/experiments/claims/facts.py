@@ -52,24 +52,22 @@ class Claim:
 
 def verdict(every: Sequence[Fact], failed: str = "fails", *, some: bool = False) -> str:
     """In a few words, what the facts of a claim say together."""
-    facts = [fact for fact in every if not fact.aside]
-    judged = [fact.holds for fact in facts if fact.holds is not None]
     if not every:
         return "not run yet"
-    if not judged:
-        return "open: too little was run, or it is too close to tell"
+    facts = [fact for fact in every if not fact.aside]
+    yes, no = (sum(fact.holds is holds for fact in facts) for holds in (True, False))
     missing = sum(fact.missing for fact in facts if fact.holds is None)
-    left = (len(facts) - len(judged) - missing, "cannot tell"), (missing, "not run yet")
-    more = "".join(f"; {count} {why}" for count, why in left if count)
-    counts = f"{sum(judged)} of {len(judged)} comparisons{more}"
-    if some and not any(judged) and len(judged) < len(facts):
-        return f"open: in {counts}"
+    undecided = len(facts) - yes - no - missing
+    words = (yes, "yes"), (no, "no"), (undecided, "undecided"), (missing, "not run yet")
+    counts = ", ".join(f"{count} {word}" for count, word in words if count) or "trials alone"
+    if not (yes or no) or (some and not yes and (undecided or missing)):
+        return f"open ({counts})"
     here = "so far" if missing else "here"
     if all(fact.alone for fact in facts if fact.holds is not None):
         here = "in a single seed"
-    if all(judged):
-        return f"holds {here} ({counts})"
-    return f"holds in {counts}" if any(judged) else f"{failed} {here} ({counts})"
+    if yes and no:
+        return f"holds in part ({counts})"
+    return f"{'holds' if yes else failed} {here} ({counts})"
 
 
 def number(row: Record) -> str:

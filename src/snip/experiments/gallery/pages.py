@@ -13,8 +13,7 @@ from snip.experiments import EXPERIMENTS
 from snip.experiments.gallery.gallery_page import gallery
 from snip.experiments.gallery.marked import filled
 from snip.experiments.gallery.verdicts import Found, judged
-from snip.experiments.kinds import Record
-from snip.experiments.records.parts import MEASURED, TIMED
+from snip.experiments.records.parts import has_something
 from snip.experiments.records.results_file import read_record
 from snip.experiments.records.tables import table_files
 
@@ -41,17 +40,12 @@ def pages(results: Path, docs: Path) -> dict[Path, str]:
     return made
 
 
-def _has_something(record: Record) -> bool:
-    """Whether there is anything to show, if only that runs came to nothing."""
-    return bool(record.get("done") or record.get("failed") or {MEASURED, TIMED} & record.keys())
-
-
 def read_all(results: Path) -> dict[str, Found]:
     """The records of every experiment with something in them, the largest scale first."""
     found: dict[str, Found] = {}
     for name in EXPERIMENTS:
         paths = [results / f"{name}.json", *results.glob(f"{name}-scale-*.json")]
         records = [(path.stem, read_record(path, EXPERIMENTS[name])) for path in paths]
-        some = [(stem, one) for stem, one in records if _has_something(one)]
+        some = [(stem, one) for stem, one in records if has_something(one)]
         found[name] = sorted(some, key=lambda pair: -pair[1]["scale"])
     return found

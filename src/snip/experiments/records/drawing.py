@@ -42,7 +42,9 @@ def new_figure(width: float, height: float) -> Figure:
 
 def finish(figure: Figure, record: Record, *more: str) -> Figure:
     """Put the title above, and below it what was run, which no figure goes without."""
-    figure.suptitle(record["title"], fontsize=12, fontweight="bold", color=INK)
+    scale = record["scale"]
+    trial = "" if scale == 1 else f"\nA trial on {scale:g} of the schedule"
+    figure.suptitle(f"{record['title']}{trial}", fontsize=12, fontweight="bold", color=INK)
     said = " ".join([what_was_run(record), *more])
     said = textwrap.fill(said, int(LETTERS_PER_INCH * figure.get_figwidth()))
     figure.supxlabel(said, fontsize=7.5, color=PAPER_GREY)

@@ -36,6 +36,11 @@ class Parts:
         self.held = {**self.held, part: found, MADE: made}
 
 
+def has_something(record: Record) -> bool:
+    """Whether there is anything to show, if only that runs came to nothing."""
+    return bool(record.get("done") or record.get("failed") or {MEASURED, TIMED} & record.keys())
+
+
 def made_now() -> Record:
     """What is noted beside a part that was measured just now."""
     about = {"code": code_digest(), "commit": commit(), "versions": versions()}

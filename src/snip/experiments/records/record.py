@@ -14,7 +14,7 @@ import torch
 
 from snip.common.errors import FileError, first_sentence
 from snip.experiments.kinds import Experiment, Record, Row
-from snip.experiments.records.results_file import COPIED, FORMAT, LATER
+from snip.experiments.records.results_file import COPIED, FORMAT, LATER, OTHERS
 from snip.experiments.records.summary import summary
 from snip.masks import versions
 from snip.runs import RunConfig, RunResult
@@ -24,7 +24,7 @@ from snip.runs.result import environment
 def runs_of(record: Record) -> dict[str, Record]:
     """The runs of any experiment's record by their folders, without what it alone keeps of them."""
     names = ("run", "seed", "iterations", "engine", *COPIED, *LATER)
-    runs = [run for row in record["rows"] for run in row["runs"]]
+    runs = [*record.get(OTHERS, ()), *(run for row in record["rows"] for run in row["runs"])]
     return {run["run"]: {name: run[name] for name in names if name in run} for run in runs}
 
 
@@ -35,6 +35,7 @@ class Known:
     runs: dict[str, Record] = field(default_factory=dict)
     failed: dict[str, Record] = field(default_factory=dict)  # with the seed and the error
     rows: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # of an earlier record
+    recorded: set[str] = field(default_factory=set)  # runs that the experiment's own record has
     own: set[str] = field(default_factory=set)  # runs that this command has read or seen fail
     absent: frozenset[str] = frozenset()  # data sets that are not here
 
@@ -63,6 +64,7 @@ class Known:
         self.runs |= {name: run for name, run in newer.runs.items() if name not in read}
         self.failed |= {name: one for name, one in newer.failed.items() if name not in self.own}
         self.rows |= newer.rows
+        self.recorded |= newer.recorded
 
     def add(self, record: Record) -> None:
         """Add the runs of another experiment's record that are not known here."""
@@ -75,6 +77,7 @@ class Known:
     def of_record(cls, record: Record) -> Known:
         """What an earlier record knows."""
         known = cls()
+        known.runs |= {run["run"]: run for run in record.get(OTHERS, ())}
         for row in record["rows"]:
             entries = row["runs"]
             known.runs |= {run["run"]: run for run in entries}
@@ -83,7 +86,13 @@ class Known:
             if "config" in row:
                 names = [one["run"] for one in [*entries, *failed]]
                 known.rows[_place(row["label"], row["config"])] = names
+        known.recorded = {*known.runs}
         return known
+
+    def others(self, rows: Sequence[Record]) -> list[Record]:
+        """Recorded runs that no row has: of a version whose rows were configured in another way."""
+        told = {run["run"] for row in rows for run in row["runs"]}
+        return [self.runs[name] for name in sorted(self.recorded - told)]
 
 
 def _place(label: str, config: Record) -> tuple[str, str]:
@@ -161,6 +170,7 @@ def make_record(
     for row, seeds in rows:
         wanted = (row.seeds or experiment.seeds) if scale == 1 else 0
         entries.append(row_entry(row, seeds, known, whole=scale == 1, wanted=wanted))
+    others = known.others(entries)
     record = {
         "format": FORMAT,
         "experiment": experiment.name,
@@ -178,6 +188,7 @@ def make_record(
         "seconds": _seconds([run for entry in entries for run in entry["runs"]]),
         "versions": versions(),
         **environment(torch.device("cpu")),
+        **({OTHERS: others} if others else {}),
     }
     return record | more
 

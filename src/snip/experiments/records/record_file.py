@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from snip.common.console import remark
+from snip.common.figures import counted
 from snip.common.files import write_json
 from snip.common.lock import waiting_lock
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.records.drawing import save_figure
 from snip.experiments.records.parts import MEASURED, Parts
 from snip.experiments.records.record import Known, make_record
-from snip.experiments.records.results_file import read_record, record_path
+from snip.experiments.records.results_file import OTHERS, read_record, record_path
 from snip.experiments.records.tables import write_tables
 
 
@@ -24,6 +26,7 @@ class RecordFile:
         self.path = record_path(results, experiment, scale)
         self.stem = self.path.with_name(self.path.name.removesuffix(".json"))
         self.known, self.parts = Known(), Parts()
+        self._told_of_others = False
 
     def read(self) -> None:
         """Take over what the file holds that this command has not seen or measured itself."""
@@ -61,4 +64,15 @@ class RecordFile:
             write_tables(self.experiment, record, self.stem)
             if drawn and self.experiment.draw and (record["done"] or MEASURED in record):
                 save_figure(self.experiment.draw(record), self.stem)
+        self._tell_of_others(record)
         return record
+
+    def _tell_of_others(self, record: Record) -> None:
+        """Say once that there are runs which are kept and not shown."""
+        count = len(record.get(OTHERS, ()))
+        if count and not self._told_of_others:
+            self._told_of_others = True
+            remark(
+                f"note: {counted(count, 'run')} in {self.path} fit no row of this version, as if "
+                "another one made them: they stay in it, and no table shows them."
+            )

@@ -21,7 +21,11 @@ from snip.experiments.records.tables import table_files
 from snip.runs import RunConfig, RunResult
 
 FORMAT = 1
-ELSEWHERE = "give another --results folder, or delete it: the run folders keep the work"
+ELSEWHERE = (
+    "give another --results folder, or move it away: runs whose folders are still there are read "
+    "again, and of others nothing else tells"
+)
+OTHERS = "others"  # runs that no row of this version has
 # Of a run's result, what the record repeats under the same name.
 COPIED = (
     "sparsity", "kept", "total", "test_error", "best_test_error", "final_test_error",
@@ -67,6 +71,7 @@ MADE_BY: Shape = {
 RECORD: Shape = {
     "title": str, "command": str, "scale": float, "notes": list[str], "done": int, "asked": int,
     "failed?": int, "seconds": float, "date": str, "machine": MACHINE, "rows": [ROW],
+    f"{OTHERS}?": [RUN],
     f"{MEASURED}?": {"seeds?": int, f"{DATA_NOTES}?": list[str]},
     f"{TIMED}?": {},
     f"{MADE}?": {str: MADE_BY},

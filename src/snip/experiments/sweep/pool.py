@@ -97,6 +97,7 @@ class Pool:
                 self._report(task, Outcome(DIVERGED if first.kind == DIVERGED else FAILED, reason))
             elif task.not_before <= now and self._ready(task):
                 self.waiting.remove(task)
+                task.is_elsewhere = False  # as far as anybody knows
                 return task
             elif task.first is not None and not self._is_expected(task.first):
                 # It was finished when this was planned, and somebody has removed it since.
@@ -126,7 +127,7 @@ class Pool:
 
     def _take(self, task: Task, outcome: Outcome) -> None:
         if outcome.kind == BUSY:
-            task.not_before = time.monotonic() + AGAIN
+            task.not_before, task.is_elsewhere = time.monotonic() + AGAIN, True
             self.waiting.append(task)
             return
         if outcome.kind == LOST:

@@ -54,6 +54,10 @@ class Progress(TextBar):
             for task, run in zip(working, seen, strict=True)
         )
         at_work = f"{at_work}; " if at_work else ""
+        elsewhere = [f"{t.label} seed {t.config.seed}" for t in waiting if t.is_elsewhere]
+        if elsewhere:
+            more = f" and {len(elsewhere) - 1} more" if len(elsewhere) > 1 else ""
+            at_work += f"another command is at {elsewhere[0]}{more}; "
         left = self._left([*zip(working, seen, strict=True), *((task, None) for task in waiting)])
         if left is None:
             return f"{at_work}time left not known yet"

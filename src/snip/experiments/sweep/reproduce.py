@@ -14,7 +14,13 @@ from snip.common.progress import track
 from snip.common.source import note_code
 from snip.data import load
 from snip.experiments.kinds import Experiment, Record, Row, nothing_more, scaled
-from snip.experiments.records.parts import MEASURED, TIMED, is_current, warn_of_old_times
+from snip.experiments.records.parts import (
+    MEASURED,
+    TIMED,
+    has_something,
+    is_current,
+    warn_of_old_times,
+)
 from snip.experiments.records.record import run_entry
 from snip.experiments.records.record_file import RecordFile
 from snip.experiments.sweep.needs import absent_data, require_writable
@@ -28,11 +34,6 @@ from snip.runs.folder import FINISHED, require_own, state_of
 from snip.runs.pace import Pace
 
 DRAWN_EVERY = 30.0  # seconds: a figure takes one or two
-
-
-def is_empty(record: Record) -> bool:
-    """Whether an experiment has no runs, measures or times: no table is made of it."""
-    return not record["rows"] and not {MEASURED, TIMED} & record.keys()
 
 
 class Reproduction:
@@ -87,8 +88,13 @@ class Reproduction:
             self._find_data(fetch=True)
 
     def seeds(self, row: Row) -> range:
-        """The seeds of a row: as many as asked for, or as the row or the experiment has."""
-        return range(self.request.seeds or row.seeds or self.experiment.seeds)
+        """The seeds of a row: as many as are asked of it, or as it or the experiment has.
+
+        Of a trial all rows have as many as were asked of some: it has no number of its own.
+        """
+        is_asked = row in self.chosen or self.request.scale != 1
+        asked = self.request.seeds if is_asked else None
+        return range(asked or row.seeds or self.experiment.seeds)
 
     def has_data(self, row: Row) -> bool:
         """Whether a row can be run with the data that is here, or that may be fetched."""
@@ -152,9 +158,9 @@ class Reproduction:
         if self.experiment.measure is not None and not self._has_measures():
             self._measure()
         warn_of_old_times(self.experiment.name, self.parts.held)
-        if is_empty(record := self.record()):
-            return record
         tasks = self.tasks()
+        if not tasks and not has_something(record := self.record()):
+            return record  # such as where all data is absent: no empty tables are written
         if tasks:
             asked = self.request
             pool = Pool(tasks, asked.jobs, asked.place, self._take, asked.workers())

@@ -49,6 +49,7 @@ class Task:
     first: str | None = None
     not_before: float = 0.0
     tries: int = 0  # how often its worker was lost
+    is_elsewhere: bool = False  # another command was at it when it was last tried
 
     @property
     def name(self) -> str:
