@@ -10,6 +10,7 @@ from typing import Any
 
 from snip.common import files, places
 from snip.common.errors import FileError
+from snip.common.progress import track
 from snip.common.version import __version__
 from snip.page import comparison
 from snip.page.explorer import Explorer, Load, colours
@@ -40,7 +41,8 @@ class Book:
     def page(self, *, live: bool = False) -> str:
         """The whole page as HTML."""
         told = self._told()
-        explored = {one.shown.key: self._explorer.of(one.run) for one in told}
+        bar = track(told, description="scoring for the sliders", total=len(told))
+        explored = {one.shown.key: self._explorer.of(one.run) for one in bar}
         scored = self._explorer.scored()
         data = {
             "curves": [one.curves for one in told],

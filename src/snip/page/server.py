@@ -98,6 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
 def serve(book: Book, port: int = 0) -> None:
     """Serve the page until Ctrl-C."""
     with PageServer(book, port) as server:
+        book.page(live=True)  # scored now, with a bar: a browser would wait for it before a blank
         say(server.address)
         finish()
         remark("Open this address in a browser on this machine. Ctrl-C ends it.")
