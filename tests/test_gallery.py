@@ -26,6 +26,16 @@ def test_the_committed_pages_are_what_the_results_say():
         assert path.read_text(encoding="utf-8") == text, f"run {COMMAND}"
 
 
+def test_experiments_that_share_a_row_have_the_same_runs_of_it():
+    """If this fails: `snip reproduce NAME --missing` takes over what another one has."""
+    seen = {}
+    for name in ("fig1", "table1", "gap"):
+        for row in read_record(TOP / "results" / f"{name}.json", EXPERIMENTS[name])["rows"]:
+            runs = {run["run"] for run in row["runs"]}
+            place = json.dumps(row["config"], sort_keys=True)
+            assert seen.setdefault(place, runs) == runs, (name, row["label"])
+
+
 @pytest.fixture
 def docs(tmp_path):
     shutil.copytree(TOP / "docs", tmp_path / "docs")

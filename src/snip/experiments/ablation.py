@@ -137,6 +137,8 @@ def _draw(names: list[str], record: Record) -> Figure:
     bases: dict[str, dict[str, Record]] = {}
     for row in record["rows"]:
         bases.setdefault(_changes(row), {})[row["label"]] = row
+    run = {row["label"] for row in record["rows"] if row["runs"]} | {BASE}
+    names = [name for name in names if name in run]
     figure = new_figure(max(9.5, 3.0 * len(bases)), 0.26 * len(names) + 1.8)
     panels = figure.subplots(1, len(bases), sharey=True, squeeze=False)[0]
     for axes, (of, rows) in zip(panels, bases.items(), strict=True):
@@ -146,7 +148,7 @@ def _draw(names: list[str], record: Record) -> Figure:
     for colour, name in RULES.values():
         panels[-1].plot([], [], "o", color=colour, label=name)
     panels[-1].legend(fontsize=8, frameon=False)
-    said = "Dashed: the paper. Line: the base over the seeds of the changes alone."
+    said = "Dashed: the paper. Line: the base, over those of its seeds that the changes have too."
     return finish(figure, record, said, "Bars: one standard deviation.")
 
 

@@ -58,11 +58,17 @@ def draw(record: Record) -> Figure:
         known = [(100 * s, float(e)) for (m, s), e in PAPER.items() if m == model]
         if known and record["scale"] == 1:
             x_paper, y_paper = zip(*known, strict=True)
-            axes.plot(x_paper, y_paper, "D", color=PAPER_GREY, markersize=5, label="the paper")
+            # Hollow where the paper's network was trained in another way than ours.
+            fill = "full" if model == SMALL else "none"
+            look = {"color": PAPER_GREY, "markersize": 5, "fillstyle": fill}
+            axes.plot(x_paper, y_paper, "D", **look, label="the paper")
         error_axes(axes, model)
         axes.set_ylim(bottom=0)
         axes.set_xlim(-3, 100)
-    return finish(figure, record, "Bands: one standard deviation over the seeds.")
+    counts = sorted({len(row["runs"]) for row in record["rows"] if row["runs"]}) or [0]
+    seeds = f"Bands: one standard deviation over the {counts[0]} to {counts[-1]} seeds of a point."
+    hollow = "Hollow: another training than ours." if record["scale"] == 1 else ""
+    return finish(figure, record, seeds, hollow)
 
 
 FIG1 = Experiment(

@@ -127,6 +127,7 @@ def draw(record: Record) -> Figure:
             if row["label"] == DENSE:
                 axes.axhline(row["selected"]["mean"], color=COLOURS[-1], linewidth=0.8, label=DENSE)
         error_axes(axes, case.model.rpartition(":")[2])
+        axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return finish(figure, record, "Bars: one standard deviation over the seeds.")
 
 

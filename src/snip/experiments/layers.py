@@ -104,20 +104,20 @@ def draw(record: Record) -> Figure:
     for axes, found in zip(panels.flat, networks, strict=False):
         _draw_panel(axes, found)
     figure.supylabel("kept of each weight, %", fontsize=9)
-    said = "Points: the weights from input to output, seed 0. Line: the whole network."
+    said = "Across: the weights, numbered from input to output; seed 0. Line: the whole network."
     return finish(figure, record, said)
 
 
 def _draw_panel(axes: Axes, found: Record) -> None:
     shares = [100 * kept / total for kept, total in found["weights"].values()]
     places = range(1, len(shares) + 1)
-    axes.plot(places, shares, "o-", color=COLOURS[0], markersize=3, linewidth=1)
+    axes.plot(places, shares, "o", color=COLOURS[0], markersize=3)
     axes.axhline(100 * found["kept"] / found["total"], color=COLOURS[1], linewidth=0.8)
     plain_axes(axes, f"{found['model']}, {found['dataset']}, {100 * found['sparsity']:g}%")
-    # Linear below a tenth of a percent, so that an emptied weight has a place.
-    axes.set_yscale("symlog", linthresh=0.1)
+    # Linear below one percent, so that an emptied weight has a place.
+    axes.set_yscale("symlog", linthresh=1, linscale=0.5)
     axes.set_ylim(0, 130)
-    axes.set_yticks([0, 0.1, 1, 10, 100], labels=["0", "0.1", "1", "10", "100"])
+    axes.set_yticks([0, 1, 10, 100], labels=["0", "1", "10", "100"])
 
 
 LAYERS = Experiment(

@@ -120,10 +120,13 @@ def _draw_network(
         if whole and row["paper"]:
             axes.axhline(float(row["paper"]), color=colour, linestyle=":", linewidth=1)
     plain_axes(axes, model)
-    logarithmic_errors(axes)
+    if whole:
+        logarithmic_errors(axes)
+    else:  # a trial: on such an axis, differences of nothing would fill the panel
+        axes.set_ylim(0, 100)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("training steps", fontsize=9)
-    axes.set_ylabel("test error (logarithmic)", fontsize=9)
+    axes.set_ylabel(f"test error{' (logarithmic)' if whole else ', %'}", fontsize=9)
     axes.legend(fontsize=8, frameon=False)
 
 
