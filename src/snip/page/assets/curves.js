@@ -26,7 +26,8 @@
       cursor: { points: { size: 7 }, drag: { x: true, y: false } },
       scales: { x: { time: false }, y: logarithmic() ? { distr: 3, log: 10 } : {} },
       axes: [
-        snip.axis((_, ticks) => ticks.map((tick) => tick.toLocaleString("en"))),
+        snip.axis((_, ticks) => ticks.map((tick) => tick.toLocaleString("en")),
+          { label: "training steps", labelSize: 24 }),
         snip.axis((_, ticks) => ticks.map(number), { size: 58 }),
       ],
       series: [{}, ...snip.data.curves.map((run, index) => ({
