@@ -141,7 +141,7 @@ def test_a_damaged_record_is_a_sentence_and_stays(
         assert code == 2
         assert f"error: {path} is damaged or of another version (" in error
         assert said in error
-        assert "the run folders keep the work" in error
+        assert "runs whose folders are still there are read again" in error
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert not Path("runs").exists()
