@@ -107,6 +107,7 @@ CHANGES: list[tuple[str, Callable[[Record], object], str]] = [
     ("table1", lambda r: row(r)["runs"][0].update(seconds="3"), "rows[0].runs[0].seconds is '3'"),
     ("table1", lambda r: row(r)["runs"][1].update(test_error=None), "test_error is None"),
     ("table1", lambda r: row(r)["runs"][1].update(seed=-1), "a seed of rows[0] is -1"),
+    ("table1", lambda r: r.update(others=[row(r)["runs"][0] | {"seed": -1}]), "of others is -1"),
     ("table1", lambda r: row(r)["runs"][0].pop("date"), "rows[0].runs[0] has no date"),
     ("table1", lambda r: row(r)["runs"][0]["machine"].pop("cpu"), "machine has no cpu"),
     ("table1", lambda r: row(r)["runs"].append(7), "is 7"),

@@ -25,15 +25,15 @@ LOGGERS: dict[str, Callable[[Path, Mapping[str, Any]], Logger]] = {
 def require_loggers(names: Iterable[str]) -> None:
     """Refuse names that are not known, and those whose library is not installed."""
     for name in names:
-        if name not in LOGGERS:
-            raise nearest("logger", name, LOGGERS)
-        LOGGERS[name](Path(), {})  # nothing is written before it begins
+        _logger(name, Path(), {})  # nothing is written before it begins
 
 
 def loggers_of(names: Iterable[str], place: Path, config: RunConfig) -> tuple[Logger, ...]:
     """The loggers of these names for a run; a name that is not known is refused."""
-    chosen = list(dict.fromkeys(names))
-    for name in chosen:
-        if name not in LOGGERS:
-            raise nearest("logger", name, LOGGERS)
-    return tuple(LOGGERS[name](place, config.to_dict()) for name in chosen)
+    return tuple(_logger(name, place, config.to_dict()) for name in dict.fromkeys(names))
+
+
+def _logger(name: str, place: Path, config: Mapping[str, Any]) -> Logger:
+    if name not in LOGGERS:
+        raise nearest("logger", name, LOGGERS)
+    return LOGGERS[name](place, config)

@@ -6,7 +6,7 @@ an experiment relies on the shape below.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_type_hints
@@ -100,14 +100,19 @@ def read_record(path: Path, experiment: Experiment) -> Record:
         for number, row in enumerate(record["rows"]):
             numbers = {rule: SUMMARY if row["runs"] else NoneType for rule in ("selected", "best")}
             _require(row, numbers, f"rows[{number}]")
-            least = min((one["seed"] for one in (*row["runs"], *row.get("failed", ()))), default=0)
-            if least < 0:
-                raise ValueError(f"a seed of rows[{number}] is {least}")
+            _require_seeds((*row["runs"], *row.get("failed", ())), f"rows[{number}]")
+        _require_seeds(record.get(OTHERS, ()), OTHERS)
         # The rest differs from experiment to experiment: it is whole if it can be shown.
         table_files(experiment, record)
         if experiment.unpack is not None:
             experiment.unpack(record)
     return record
+
+
+def _require_seeds(runs: Sequence[Record], where: str) -> None:
+    least = min((run["seed"] for run in runs), default=0)
+    if least < 0:
+        raise ValueError(f"a seed of {where} is {least}")
 
 
 def _require(value: Any, shape: Shape, where: str) -> None:
