@@ -12,7 +12,7 @@ from snip.experiments.records.record import Known, make_record
 from snip.runs import RunConfig
 
 SPREAD = (-0.001, 0.0, 0.001)  # a standard deviation of 0.1 points over three seeds
-# Two standard errors of a difference of two such means are 0.163 points.
+# By Student's t, chance moves a difference of two such means by up to 0.227 points.
 
 
 def around(error: float) -> list[float]:

@@ -42,7 +42,7 @@ def test_the_lenets_by_hand() -> None:
 def test_draws_that_are_not_run_are_said() -> None:
     def errors(row: Row) -> list[float]:
         known = row.config.model == "lenet-300-100" and row.label != "TN"
-        return around(0.02) if known else []
+        return [0.02, 0.0201, 0.0202] if known else []
 
     found = {"table3": record_with("table3", errors)}
     assert verdict(list(MARGINAL.facts(found))) == "holds so far (1 yes, 3 not run yet)"

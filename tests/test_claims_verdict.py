@@ -23,7 +23,7 @@ def test_a_verdict_counts_what_is_open() -> None:
 def test_what_only_stands_aside_decides_nothing() -> None:
     yes, trial = Fact("", True), Fact("", aside=True)
     assert verdict([yes, trial, trial]) == "holds here (1 yes)"
-    assert verdict([trial]) == "open (trials alone)"
+    assert verdict([trial]) == "open (nothing that could decide)"
 
 
 def test_one_case_bears_out_that_there_are_some_and_none_refutes_it_before_all_are_known() -> None:

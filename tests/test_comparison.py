@@ -21,18 +21,23 @@ def row_of(*errors: float) -> Record:
     return next(row for row in found["rows"] if row["runs"])
 
 
-def test_a_loss_and_a_gain_are_judged_by_the_same_standard_errors() -> None:
+def test_a_loss_and_a_gain_are_judged_by_what_chance_explains() -> None:
+    """Of two threes of seeds with a deviation of 0.1 points it explains 0.227 points."""
     base = row_of(*around(0.02))
-    assert loses_no_more(row_of(*around(0.0216)), base) is True
-    assert loses_no_more(row_of(*around(0.0217)), base) is False
-    assert loses_no_more(row_of(*around(0.0217)), base, allowed=0.1) is True
-    assert gains(row_of(*around(0.0183)), base) is True
-    assert gains(row_of(*around(0.0184)), base) is None  # too near to tell, on either side
-    assert gains(row_of(*around(0.0216)), base) is None
-    assert gains(row_of(*around(0.0217)), base) is False
-    # Four times as many seeds, and half the difference counts: it is not the spread of single runs.
+    assert loses_no_more(row_of(*around(0.0187)), base) is True  # at worst 0.097 above
+    assert loses_no_more(row_of(*around(0.0188)), base) is None
+    assert loses_no_more(row_of(*around(0.0222)), base) is None
+    assert loses_no_more(row_of(*around(0.0223)), base) is False
+    assert loses_no_more(row_of(*around(0.0223)), base, allowed=0.1) is None
+    assert loses_no_more(row_of(*around(0.0223)), base, allowed=0.5) is True
+    assert gains(row_of(*around(0.0177)), base) is True
+    assert gains(row_of(*around(0.0178)), base) is None  # too near to tell, on either side
+    assert gains(row_of(*around(0.0222)), base) is None
+    assert gains(row_of(*around(0.0223)), base) is False
+    # Four times as many seeds, and a third of the difference counts.
     many = row_of(*4 * around(0.02))
-    assert loses_no_more(row_of(*4 * around(0.0209)), many) is False
+    assert loses_no_more(row_of(*4 * around(0.0208)), many) is False
+    assert loses_no_more(row_of(*4 * around(0.0202)), many) is True
     for rule in (loses_no_more, gains, ranks_higher):
         assert rule(row_of(0.02), base) is None
 
@@ -59,7 +64,7 @@ def test_a_seed_that_diverged_is_a_loss_and_is_told() -> None:
     assert loses_no_more(row, base) is False
     assert number(row) == "2.00 ± 0.10% (3 seeds, 1 more diverged)"
     row["failed"][0].pop("diverged")  # a full disk says nothing of the method
-    assert loses_no_more(row, base) is True
+    assert loses_no_more(row, base, allowed=0.2) is True
 
 
 def lost(row: Record, count: int) -> Record:
@@ -90,8 +95,8 @@ def test_a_seed_that_learns_nothing_loses_where_the_base_learns() -> None:
     base = row_of(*around(0.02))
     assert loses_no_more(row_of(0.02, 0.0201, 0.9), base) is False
     assert loses_no_more(row_of(0.02, 0.9, 0.9), base) is False
-    hard = row_of(0.62, 0.63, 0.64)  # Tiny-ImageNet: nobody is below a half
-    assert loses_no_more(row_of(0.63, 0.64, 0.65), hard) is True
+    hard = row_of(*around(0.63))  # Tiny-ImageNet: nobody is below a half
+    assert loses_no_more(row_of(*around(0.628)), hard) is True
 
 
 def test_two_seeds_decide_nothing() -> None:
@@ -104,7 +109,7 @@ def test_two_seeds_decide_nothing() -> None:
 
 def test_a_row_that_breaks_down_is_no_small_difference() -> None:
     base = row_of(*around(0.02))
-    assert differs_no_more(row_of(*around(0.0201)), base, allowed=0.1) is True
+    assert differs_no_more(row_of(*around(0.0201)), base, allowed=0.2) is True
     assert differs_no_more(row_of(*around(0.03)), base, allowed=0.1) is False
     for broken in (row_of(0.02, 0.0201, 0.9), lost(row_of(*around(0.02)), 18)):
         assert differs_no_more(broken, base, allowed=0.1) is False

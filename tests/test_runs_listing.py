@@ -59,6 +59,14 @@ def test_the_list_and_its_filters(snip: Snip) -> None:
     assert "3 runs" in out
 
 
+@pytest.mark.usefixtures("three")
+def test_a_list_of_the_runs_with_texts_in_their_names(snip: Snip) -> None:
+    for texts, count in ((["e"], 3), (["ED"], 2), (["ed", "stop"], 1), (["ed", "new"], 0)):
+        code, out, _ = snip("runs", "list", *texts, *OUT)
+        assert code == 0
+        assert f"{count} run" in out
+
+
 def test_a_damaged_run_is_told_and_the_others_are_listed(snip: Snip, three: Path) -> None:
     (three / "new" / CONFIG).write_text("{")
     code, out, error = snip("runs", *OUT)
@@ -78,7 +86,6 @@ def test_a_damaged_run_is_told_and_the_others_are_listed(snip: Snip, three: Path
         (["--state", "finisht"], "did you mean 'finished'"),
         (["--method", "snp"], "did you mean 'snip'"),
         (["--model", "lenet5"], "did you mean 'lenet-5-caffe'"),
-        (["list", "A"], "list takes no names"),
         (["compare", "finished"], "compare was given 1 run:"),
         (["compare", "finished", "stoped"], "did you mean 'stopped'"),
         (["compare", "e", "finished"], "is a part of 3 names"),

@@ -31,15 +31,17 @@ DENSE = "dense"
 REMOVED_BY = 8  # characters of a name, as many as the digest at its end has
 
 
-def show_list(out: Path, *, model: str | None, method: str | None, state: str | None) -> None:
-    """Print a line per run."""
+def show_list(
+    out: Path, texts: Sequence[str], *, model: str | None, method: str | None, state: str | None
+) -> None:
+    """Print a line per run that has all of the texts in its name, and fits what else is wanted."""
     for kind, given, known in (("method", method, (*METHODS, DENSE)), ("state", state, STATES)):
         if given is not None and given not in known:
             raise nearest(kind, given, known)
     if model is not None and ":" not in model and model not in MODELS:
         raise nearest("model", model, MODELS)
     wanted = {"model": model, "method": method, "state": state}
-    readable, damaged = _readable(out)
+    readable, damaged = _readable(out, texts)
     found = [run for run in readable if _fits(run, wanted)]
     if found:
         _show_runs(found)
@@ -157,10 +159,12 @@ def chosen(out: Path, names: Sequence[str], *, least: int = 1) -> list[Path]:
     return found
 
 
-def _readable(out: Path) -> tuple[list[Listed], int]:
-    """All runs but those with damaged files, which are told; and how many those are."""
+def _readable(out: Path, texts: Sequence[str]) -> tuple[list[Listed], int]:
+    """The runs with these texts in their names but for damaged ones, which are told and counted."""
     runs, damaged = [], 0
     for folder in run_folders(out):
+        if not all(text.lower() in folder.name.lower() for text in texts):
+            continue
         try:
             runs.append(listed(folder))
         except InputError as error:

@@ -9,16 +9,18 @@ import typer
 
 from snip.cli.options import option, switch
 from snip.cli.outputs import require_file_name
-from snip.common.errors import InputError, nearest
+from snip.common.errors import nearest
 
 DETAILS = (
-    "Without an action: the list. `compare A B ...` shows where settings and results differ, and "
+    "Without an action: the list; `list TEXT ...`: of runs with all these texts in their names. "
+    "`compare A B ...` shows where settings and results differ, and "
     "--picture draws the curves; `remove A ...` deletes folders, after a question. A run is named "
     "by its folder, or by a part of the name that no other has."
 )
 EXAMPLES = (
     "snip runs",
     "snip runs --model lenet-300-100 --state running",
+    "snip runs list snip-0.95 seed0",
     "snip runs compare snip-0.95 snip-0.98 --picture curves.png",
     "snip runs remove lenet-300-100_mnist_dense_5000it_seed0_895c7197",
 )
@@ -28,7 +30,7 @@ Text = str | None
 
 def command(
     action: Annotated[str, typer.Argument(help="list, compare or remove.")] = LIST,
-    names: Annotated[list[str] | None, typer.Argument(help="Runs to compare or remove.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Runs; of list: texts.")] = None,
     *,
     out: Annotated[Path, option(help="Folder of run folders.", metavar="FOLDER")] = Path("runs"),
     model: Annotated[Text, option(help="Only of this network.", metavar="NAME")] = None,
@@ -45,13 +47,11 @@ def command(
     if action not in (LIST, COMPARE, REMOVE):
         raise nearest("action", action, (LIST, COMPARE, REMOVE))
     require_file_name(picture, "--picture")
-    if action == LIST and names:
-        raise InputError(f"list takes no names, but {names[0]!r} was given: try --model.")
     # Imported here, because this loads torch, and a help text needs none of it.
     from snip.cli.run_actions import compare, remove, show_list
 
     if action == LIST:
-        show_list(out, model=model, method=method, state=state)
+        show_list(out, names or [], model=model, method=method, state=state)
     elif action == COMPARE:
         compare(out, names or [], picture)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from snip.common.figures import short_percent
 from snip.experiments.claims import errors, labels, maps
 from snip.experiments.claims.facts import Claim, Fact, verdict
-from snip.experiments.records.comparison import COLLAPSED, LEAST_PAIRS, LEAST_SEEDS
+from snip.experiments.records.comparison import COLLAPSED, LEAST_SEEDS, MARGIN
 
 __all__ = ["CLAIMS", "Claim", "Fact", "verdict"]
 
@@ -13,7 +13,7 @@ CLAIMS = (
     Claim(
         "One shot before training keeps the accuracy up to extreme sparsity",
         "the pruned network's error is above the dense one's by at most what it rises in the paper "
-        "(nothing, where it falls or has no number) and two standard errors, and no seed diverges "
+        f"(nothing, where it falls or has no number) and {MARGIN:g} points; and no seed diverges "
         f"or ends above {short_percent(COLLAPSED)} where no dense one does, from "
         f"{short_percent(errors.EXTREME)} on; of at least {LEAST_SEEDS} seeds. Where our dense "
         "network is better than the paper's, this asks for more than to agree with its numbers",
@@ -22,7 +22,7 @@ CLAIMS = (
     ),
     Claim(
         "It works on any architecture",
-        "the same rule: at most the paper's rise and two standard errors, and no seed diverges or "
+        f"the same rule: at most the paper's rise and {MARGIN:g} points, and no seed diverges or "
         "learns nothing",
         ("table2", "tableC"),
         errors.architectures,
@@ -30,7 +30,7 @@ CLAIMS = (
     Claim(
         "Some pruned networks are better than the dense ones",
         "where the paper's pruned network has the lower error, ours is below the dense one's by "
-        "more than two standard errors; one such network bears the claim out, and only if all are "
+        "more than chance explains; one such network bears the claim out, and only if all are "
         "above by as much does it fail",
         ("table1", "fig1", "table2", "tableC"),
         errors.improvements,
@@ -69,7 +69,7 @@ CLAIMS = (
         "Without the weight, by dL/dw, other connections survive, and less consistently",
         "three comparisons for each data set: maps of dL/dw are less like SNIP's than SNIP's of "
         "two seeds are like each other; they change more over the sparsity than SNIP's, by more "
-        "than two standard errors; inversion changes more of them than of SNIP's, by more than "
+        "than chance explains; inversion changes more of them than of SNIP's, by more than "
         f"{short_percent(maps.FEW)} of the cases",
         ("figA2", "fig2"),
         maps.by_gradient,
@@ -77,7 +77,7 @@ CLAIMS = (
     Claim(
         "Larger scoring batches help",
         "seed by seed, the error of the largest batch is below that of the smallest, by more than "
-        f"two standard errors of the differences, of at least {LEAST_PAIRS} seeds",
+        f"chance explains, of at least {LEAST_SEEDS} seeds",
         ("fig3", "gap", "gap-conv"),
         errors.scoring_batches,
     ),
@@ -108,14 +108,14 @@ CLAIMS = (
     Claim(
         "On the LeNets the initialiser makes little difference",
         "the mean errors of RN and TN draws are as far from that of VS-X as in the paper at most, "
-        "above or below, and two standard errors",
+        f"above or below, and {MARGIN:g} points",
         ("table3",),
         errors.marginal,
     ),
     Claim(
         "VS-H is the best initialiser",
         "on each network, yes if the mean error of VS-H is below all others', no if another's is "
-        "below it, by more than two standard errors; else it is too close to tell, as it is "
+        "below it, by more than chance explains; else it is too close to tell, as it is "
         "between VS-H and VS-X in the paper's own numbers on all four networks",
         ("table3",),
         errors.best_initialiser,

@@ -52,8 +52,7 @@ def improvements(records: Records) -> Iterator[Fact]:
     """Where the paper's pruned network is better than its dense one."""
     names = ("table1", "fig1", "table2", "tableC")
     for name, row, dense in _pruned(records, names, _paper_gains):
-        holds = gains(row, dense) if dense is not None and _comparable(row, dense) else None
-        yield _fact(name, row, dense, holds)
+        yield _fact(name, row, dense, gains)
 
 
 def _is_extreme(row: Record, _dense: Record | None) -> bool:
@@ -103,27 +102,28 @@ def _point(name: str, row: Record) -> str:
 
 
 def _against_dense(name: str, row: Record, dense: Record | None) -> Fact:
-    """Whether the error rises by at most what it rises in the paper, and two standard errors."""
-    holds = None
-    if dense is not None and _comparable(row, dense):
-        holds = loses_no_more(row, dense, max(paper_rise(row, dense) or 0.0, 0.0))
-    return _fact(name, row, dense, holds)
+    """Whether the error rises by at most what it rises in the paper."""
+    return _fact(
+        name,
+        row,
+        dense,
+        lambda row, dense: loses_no_more(row, dense, max(paper_rise(row, dense) or 0.0, 0.0)),
+    )
 
 
-def _fact(name: str, row: Record, dense: Record | None, holds: bool | None) -> Fact:
-    """A pruned row beside its dense one.
+def _fact(
+    name: str, row: Record, dense: Record | None, rule: Callable[[Record, Record], bool | None]
+) -> Fact:
+    """A pruned row beside its dense one, and what the rule says of them.
 
     Two that are not trained alike, or not on the full schedule, are told, no more.
     """
-    missing = not is_run(row) or dense is None or not is_run(dense)
-    whole = dense is not None and _alike(row, dense) and is_full_schedule(row["config"])
-    aside = not missing and not whole
-    return Fact(_told(name, row, dense), None if aside else holds, missing=missing, aside=aside)
-
-
-def _comparable(row: Record, dense: Record) -> bool:
-    """Whether both are known and trained in the same way."""
-    return is_run(row) and bool(dense["runs"]) and _alike(row, dense)
+    told = _told(name, row, dense)
+    if dense is None or not (is_run(row) and is_run(dense)):
+        return Fact(told, missing=True)
+    if not (_alike(row, dense) and is_full_schedule(row["config"])):
+        return Fact(told, aside=True)
+    return Fact(told, rule(row, dense) if dense["runs"] else None)
 
 
 def _told(name: str, row: Record, dense: Record | None) -> str:

@@ -59,7 +59,10 @@ def verdict(every: Sequence[Fact], failed: str = "fails", *, some: bool = False)
     missing = sum(fact.missing for fact in facts if fact.holds is None)
     undecided = len(facts) - yes - no - missing
     words = (yes, "yes"), (no, "no"), (undecided, "undecided"), (missing, "not run yet")
-    counts = ", ".join(f"{count} {word}" for count, word in words if count) or "trials alone"
+    counts = (
+        ", ".join(f"{count} {word}" for count, word in words if count)
+        or "nothing that could decide"
+    )
     if not (yes or no) or (some and not yes and (undecided or missing)):
         return f"open ({counts})"
     here = "so far" if missing else "here"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterator
 
@@ -20,8 +19,8 @@ from snip.experiments.measures.map_measures import (
     WITH_SNIP,
     WITH_WRONG,
 )
+from snip.experiments.records.chance import Sample, chance
 from snip.experiments.records.parts import MEASURED
-from snip.experiments.records.summary import DEVIATIONS
 
 ENOUGH = 0.9  # share of the maps that a class must be read back from; by chance it is 0.1
 BY_LABELS = 0.1  # by how much that share must be higher than with wrong labels: one class of ten
@@ -99,14 +98,14 @@ def by_gradient(records: Records) -> Iterator[Fact]:
 
 
 def _less_steady(about: str, measured: Record, snip: Record) -> Fact:
-    """Whether maps change more over the sparsity than SNIP's, by two standard errors of seeds."""
+    """Whether maps change more over the sparsity than SNIP's, by more than chance explains."""
     ours, theirs = (one["steadiness"][PLAIN] for one in (measured, snip))
-    error = math.sqrt(sum(statistics.variance(one) / len(one) for one in (ours, theirs)))
+    moved = chance(*(Sample(statistics.stdev(one), len(one)) for one in (ours, theirs)))
     fall = statistics.mean(theirs) - statistics.mean(ours)
     return Fact(
         f"{about}: maps at lower sparsities correlate with that at the highest by "
         f"{statistics.mean(ours):.3f} for dL/dw, by {statistics.mean(theirs):.3f} for SNIP",
-        fall > DEVIATIONS * error,
+        fall > moved,
     )
 
 

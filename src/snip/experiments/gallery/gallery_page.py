@@ -63,7 +63,8 @@ def gallery(found: dict[str, Found], claims: Judged, results: Path) -> str:
         "each.",
         "## The paper's claims",
         "Each is judged by a stated rule. A comparison says *no* only where the opposite is as "
-        "clear; what is within two standard errors stays undecided. Trials on a part of the "
+        "clear; what chance explains (in 95 of 100 cases, by Student's t, which asks more of few "
+        "seeds than of many) stays undecided. Trials on a part of the "
         "schedule, networks on another schedule, and those that were not trained alike, are told "
         "and decide nothing.",
         *(part for claim, facts in claims for part in claim_text(claim, facts, found)),

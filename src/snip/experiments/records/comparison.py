@@ -1,9 +1,9 @@
-"""A row beside another: one rule for losses, one for gains, by standard errors.
+"""A row beside another: one rule for losses, one for gains, both by what chance explains.
 
-A row's error is a mean over seeds, which is uncertain by its standard error, its standard deviation
-over the root of the number of seeds. A difference of two rows counts from two standard errors on;
-where it is smaller, nobody can tell whether there is one. A seed that diverged has no error: it
-loses, and no mean of the others can make up for it.
+A row's error is a mean over seeds, which chance moves (`records/chance.py`). A difference of two
+rows counts from where chance does not explain it; where it is smaller, nobody can tell whether
+there is one. A seed that diverged has no error: it loses, and no mean of the others can make up for
+it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import statistics
 from typing import NamedTuple
 
 from snip.experiments.kinds import Record
+from snip.experiments.records.chance import Sample, chance
 from snip.experiments.records.summary import DEVIATIONS
 
-LEAST_PAIRS = 5  # of fewer, two standard errors are passed by chance too often
 LEAST_SEEDS = 3  # of fewer, a deviation says nothing
+MARGIN = (
+    0.1  # points that count as equal, the last digit of the paper's table 1: no two are exactly
+)
 ROUNDING = 1e-9  # differences that are alike but for it have no standard error
 COLLAPSED = 0.5  # an error above this is of a network that learnt nothing, where its base did learn
 
@@ -32,22 +35,28 @@ def is_dense_of(row: Record, model: str) -> bool:
 
 
 def loses_no_more(row: Record, base: Record, allowed: float = 0.0) -> bool | None:
-    """Whether the error is above the base's by at most `allowed` points and two standard errors.
+    """Whether the error is above the base's by at most `allowed` points.
 
-    A seed that diverges, or learns nothing where all of the base's learn, loses everything. None if
-    the base diverges, if there are too few seeds of either, or if they differ so much that nothing
-    could be told.
+    No if it is above that by more than chance explains; yes if it is at most `MARGIN` above even
+    where chance made it look good; between the two it needs more seeds. A seed that diverges, or
+    learns nothing where all of the base's learn, loses everything. None also if the base diverges,
+    if there are too few seeds of either, or if they differ so much that nothing could be told.
     """
     if diverged(base):
         return None
     if diverged(row) or _collapsed(row, base):
         return False
-    error = _standard_error(row, base)
-    return None if error is None else bool(_rise(row, base) <= allowed + DEVIATIONS * error)
+    moved = _chance(row, base)
+    if moved is None:
+        return None
+    beyond = _rise(row, base) - allowed
+    if beyond > moved:
+        return False
+    return True if beyond + moved <= MARGIN else None
 
 
 def differs_no_more(row: Record, base: Record, allowed: float) -> bool | None:
-    """Whether the errors are at most `allowed` points and two standard errors apart."""
+    """Whether the errors are at most `allowed` points apart, by the same rule to either side."""
     both = [loses_no_more(row, base, allowed), loses_no_more(base, row, allowed)]
     if False in both:
         return False
@@ -55,11 +64,11 @@ def differs_no_more(row: Record, base: Record, allowed: float) -> bool | None:
 
 
 def gains(row: Record, base: Record) -> bool | None:
-    """Whether the error is below the base's: False if it is above; by two standard errors each."""
+    """Whether the error is below the base's: False if it is above; None if chance explains it."""
     if diverged(row) or diverged(base):
         return _alone_converges(row, base)
-    error = _standard_error(row, base)
-    return None if error is None else _is_above(-_rise(row, base), error)
+    moved = _chance(row, base)
+    return None if moved is None else _is_above(-_rise(row, base), moved)
 
 
 def by_seed(row: Record, base: Record) -> list[float]:
@@ -94,9 +103,10 @@ def gains_by_seed(row: Record, base: Record) -> bool | None:
     if diverged(row) or diverged(base):
         return _alone_converges(row, base)
     found = paired(row, base)
-    if found is None or found.seeds < LEAST_PAIRS:
+    if found is None or found.seeds < LEAST_SEEDS:
         return None
-    return _is_above(-found.mean, found.error)
+    deviation = found.error * math.sqrt(found.seeds)
+    return _is_above(-found.mean, chance(Sample(deviation, found.seeds)))
 
 
 def paper_rise(row: Record, base: Record) -> float | None:
@@ -123,12 +133,12 @@ def ranks_higher(row: Record, base: Record) -> bool | None:
     if pairs / 2 <= DEVIATIONS * error:
         return None
     above = sum((a > b) + 0.5 * (a == b) for a in ours for b in theirs)
-    return _is_above(above - pairs / 2, error)
+    return _is_above(above - pairs / 2, DEVIATIONS * error)
 
 
-def _is_above(difference: float, error: float) -> bool | None:
-    """Whether a difference is above zero or, False, below it; None if it may be either."""
-    if abs(difference) <= DEVIATIONS * error:
+def _is_above(difference: float, moved: float) -> bool | None:
+    """Whether a difference is above zero or, False, below it; None if chance may have moved it."""
+    if abs(difference) <= moved:
         return None
     return difference > 0
 
@@ -154,12 +164,12 @@ def _rise(row: Record, base: Record) -> float:
     return float(row["selected"]["mean"] - base["selected"]["mean"])
 
 
-def _standard_error(one: Record, other: Record) -> float | None:
-    """Of the difference of two means; None where it cannot be told, or says nothing."""
+def _chance(one: Record, other: Record) -> float | None:
+    """How far chance moves the difference of two means; None where that cannot be told."""
     found = [row["selected"] for row in (one, other)]
     if min(len(row["runs"]) for row in (one, other)) < LEAST_SEEDS:
         return None
     if any(of["std"] is None or DEVIATIONS * of["std"] > of["mean"] for of in found):
         return None
-    squares = (row["selected"]["std"] ** 2 / len(row["runs"]) for row in (one, other))
-    return math.sqrt(sum(squares))
+    samples = (Sample(row["selected"]["std"], len(row["runs"])) for row in (one, other))
+    return chance(*samples)
