@@ -84,6 +84,15 @@ def test_a_narrow_window_does_not_scroll_sideways(
         assert quiet(page)
 
 
+def test_a_wide_window_shows_every_column(opened: Open, several: Path) -> None:
+    page = opened(several, viewport={"width": 1300, "height": 900})
+    tables = page.eval_on_selector_all(
+        "section > div > .wide", "all => all.map(t => [t.scrollWidth, t.clientWidth])"
+    )
+    assert len(tables) >= 2
+    assert all(inside <= outside for inside, outside in tables)
+
+
 def test_it_prints_on_paper(opened: Open, several: Path) -> None:
     page = opened(several)
     page.emulate_media(media="print")
