@@ -161,6 +161,8 @@ def test_a_record_that_was_only_scored_says_so():
     experiment = EXPERIMENTS["fig2"]
     record = make_record(experiment, [], Known(), scale=1, command="snip", more={})
     assert what_was_run(record) == "Scored, nothing was trained."
+    measured = record | {"measured": {"seeds": 5}}
+    assert what_was_run(measured) == "Scored with 5 seeds, nothing was trained."
 
 
 def test_the_course_of_a_training_is_kept(finished_run: Path):

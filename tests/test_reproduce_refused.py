@@ -36,7 +36,8 @@ TIMED = "--time times each network once, here and now, in place of training: omi
         ([*ONE_RUN, "--log", "tensorboard", "--dry-run"], "with the data that is here: omit --log"),
         (["fig1", "--dry-run", "--download"], "--dry-run says what there is to do with the data"),
         (["all", "--seconds", "4"], "--seconds is of --time alone"),
-        (["fig2", "--seeds", "2"], "fig2 scores networks and has no runs: omit --seeds."),
+        (["fig2", "--seeds", "1"], "seeds is 1: it must be at least 2."),
+        (["layers", "--seeds", "2"], "layers scores one draw of each network: omit --seeds."),
         (["fig2", "--scale", "0.1", "--dry-run"], "has no runs: omit --scale."),
         (["layers", "--only", "vgg", "--on", "ray"], "has no runs: omit --on and --only."),
         (["all", "--only", "lenet-9", "--dry-run"], "--only lenet-9 is in no row of any"),
@@ -213,6 +214,16 @@ def test_what_is_done_takes_no_time() -> None:
     assert show_estimate(work) == {}
     made["code"] = "older"
     assert show_estimate(work) == {"fig2": 65}
+
+
+@pytest.mark.usefixtures("empty_folder")
+@pytest.mark.parametrize(("asked", "done"), [(None, True), (5, True), (3, False)])
+def test_maps_of_other_seeds_are_measured_again(asked: int | None, done: bool) -> None:
+    request = Request(Place(Path("runs")), Path("results"), seeds=asked)
+    for name, expected in (("fig2", done), ("fig3", True)):  # fig3 measures nothing over seeds
+        work = Reproduction(EXPERIMENTS[name], request)
+        work.parts.held = {MEASURED: {"seeds": 5}, MADE: {MEASURED: made_now()}}
+        assert work.has_measures() is expected
 
 
 def test_a_whole_label_stands_for_its_row_alone() -> None:

@@ -62,7 +62,8 @@ Only = Annotated[
         metavar="TEXT",
     ),
 ]
-NO_TIME, NO_RUNS = "without --time", "without runs"  # states of a command that no option names
+# States of a command that no option names.
+NO_TIME, NO_RUNS, NO_SEEDS = "without --time", "without runs", "without seeds"
 
 
 class Rule(NamedTuple):
@@ -87,9 +88,10 @@ RULES = (
     Rule(NO_TIME, frozenset({"--seconds"}), "{options} is of --time alone: give both or none."),
     Rule(
         NO_RUNS,
-        frozenset({"--seeds", "--on", "--only", "--scale", "--log"}),  # --jobs and --out do no harm
+        frozenset({"--on", "--only", "--scale", "--log"}),  # --jobs and --out do no harm
         "{name} scores networks and has no runs: omit {options}.",
     ),
+    Rule(NO_SEEDS, frozenset({"--seeds"}), "{name} scores one draw of each network: omit --seeds."),
 )
 
 
@@ -122,6 +124,7 @@ def command(
 ) -> None:
     """Reproduce a table or a figure of the paper."""
     # Imported here, because this loads torch, and a help text needs none of it.
+    from snip.common.checks import checked_whole
     from snip.experiments import ALL, named_experiments
     from snip.experiments.sweep.request import Request
     from snip.experiments.sweep.work import Place
@@ -130,8 +133,12 @@ def command(
     if name is None:
         _list_experiments(given)
         return
-    runs = name == ALL or bool(named_experiments(name)[0].rows())
-    _refuse_useless(name, given, {NO_TIME: not time, NO_RUNS: not runs})
+    first = named_experiments(name)[0]
+    runs = name == ALL or bool(first.rows())
+    without_seeds = not runs and first.fewest_seeds is None
+    _refuse_useless(name, given, {NO_TIME: not time, NO_RUNS: not runs, NO_SEEDS: without_seeds})
+    if not runs and seeds is not None:
+        checked_whole("seeds", seeds, least=first.fewest_seeds or 1)
     set_up_torch(threads=1, device="cpu")
     place, texts = Place(out, data_dir, download, tuple(log or ())), tuple(only or ())
     asked = Request(place, results, seeds, jobs, scale, texts, on=on, missing=missing)
@@ -227,7 +234,7 @@ def _works(name: str, asked: Request, *, time: bool) -> list[Reproduction]:
         if name == ALL and time and experiment.time is None:
             continue
         request = replace(asked, only=only)
-        if not experiment.rows():  # which these options would make another experiment of
+        if name == ALL and not experiment.rows():  # these options are meant for runs
             request = replace(request, seeds=None, scale=1.0)
         request = replace(request, command=_command(experiment.name, request, time=time))
         works.append(Reproduction(experiment, request, tuple(EXPERIMENTS.values())))

@@ -42,7 +42,7 @@ def _correlation(row: Record, _record: Record) -> str:
     return f"{statistics.mean(run['correlation'] for run in row['runs']):.3f}"
 
 
-def measure(data_dir: Path | None) -> Record:
+def measure(data_dir: Path | None, _seeds: int) -> Record:
     """The mean training image, which the maps come near."""
     return {"mean": packed(class_means("mnist", data_dir).mean(0))}
 

@@ -62,8 +62,9 @@ class Experiment:
     `columns` are further columns of the table: a heading, and a function from a row of the record
     and the whole of it to a cell. `keep` is what the record holds of each run beside its numbers,
     for `draw`; `unpack(record)` is what `draw` begins with where that or a measure is packed.
-    `measure(data_dir)` is for what needs no training; its outcome is `record["measured"]`,
-    and `datasets` are those that it reads beside those of the rows.
+    `measure(data_dir, seeds)` is for what needs no training; its outcome is `record["measured"]`,
+    and `datasets` are those that it reads beside those of the rows. Where it is measured over
+    seeds, `fewest_seeds` are those that it needs.
     `time(data_dir, seconds)` times networks on a quiet machine, about so long each:
     `record["timing"]`.
     """
@@ -77,7 +78,8 @@ class Experiment:
     keep: Callable[[RunResult, Path | None], Record] = nothing_more
     unpack: Callable[[Record], object] | None = None
     draw: Callable[[Record], Figure] | None = None
-    measure: Callable[[Path | None], Record] | None = None
+    measure: Callable[[Path | None, int], Record] | None = None
+    fewest_seeds: int | None = None
     datasets: tuple[str, ...] = ()
     time: Callable[[Path | None, float], Record] | None = None
     measured_table: Callable[[Record], tuple[list[str], list[list[str]]]] | None = None

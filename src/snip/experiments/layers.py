@@ -24,7 +24,7 @@ ROWS = [row for one in (TABLE2, TABLEC) for row in one.rows() if row.label == PR
 SETS = tuple(dict.fromkeys(row.config.dataset for row in ROWS))
 
 
-def measure(data_dir: Path | None) -> Record:
+def measure(data_dir: Path | None, _seeds: int) -> Record:
     """Score each pruned network of tables 2 and C with seed 0; all of the data must be here."""
     data = {name: load(name, data_dir=data_dir) for name in SETS}
     scored = track(ROWS, description="scoring networks", total=len(ROWS))

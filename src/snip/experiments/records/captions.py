@@ -35,7 +35,9 @@ def captions(record: Record) -> list[str]:
 def what_was_run(record: Record) -> str:
     """A sentence on the part of the schedule and of the runs that the numbers come from."""
     if not record["rows"]:
-        return "Scored, nothing was trained."
+        seeds = record.get(MEASURED, {}).get("seeds")
+        draws = "" if seeds is None else f" with {counted(seeds, 'seed')}"
+        return f"Scored{draws}, nothing was trained."
     missing = [row for row in record["rows"] if not row["runs"] and not row.get("failed")]
     out = f"; {len(missing)} of {len(record['rows'])} rows are not run yet" if missing else ""
     out += f"; {counted(record['failed'], 'run')} failed" if record.get("failed") else ""

@@ -9,7 +9,7 @@ from snip.common.console import say, show_table
 from snip.common.figures import counted, duration
 from snip.common.progress import track
 from snip.experiments.kinds import Row
-from snip.experiments.records.parts import MADE, MEASURED, is_current
+from snip.experiments.records.parts import MADE, MEASURED
 from snip.experiments.sweep.order import together
 from snip.experiments.sweep.ray_workers import is_ray
 from snip.experiments.sweep.reproduce import Reproduction
@@ -67,8 +67,7 @@ def _show_measures(work: Reproduction) -> dict[str, float]:
     """Of an experiment that trains nothing: how long its measures took before, if that is known."""
     seconds = work.parts.held.get(MADE, {}).get(MEASURED, {}).get("seconds", 0.0)
     took = f" It took {duration(seconds)} before." if seconds else " It takes some minutes."
-    state = "is done by this code" if is_current(work.parts.held, MEASURED) else ""
-    if work.request.missing and MEASURED in work.parts.held:
-        state = "is not missing"
-    say(f"It scores networks and trains nothing: no runs. This {state or 'is to be done'}.{took}")
-    return {} if state else {work.experiment.name: seconds}
+    done = "is not missing" if work.request.missing else "is done by this code"
+    state = done if work.has_measures() else "is to be done"
+    say(f"It scores networks and trains nothing: no runs. This {state}.{took}")
+    return {} if work.has_measures() else {work.experiment.name: seconds}

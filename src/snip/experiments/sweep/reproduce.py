@@ -155,7 +155,7 @@ class Reproduction:
         self._begin()
         self._read_records()  # again: others may have written to them since
         self.look(shown=True)
-        if self.experiment.measure is not None and not self._has_measures():
+        if self.experiment.measure is not None and not self.has_measures():
             self._measure()
         warn_of_old_times(self.experiment.name, self.parts.held)
         tasks = self.tasks()
@@ -186,10 +186,16 @@ class Reproduction:
         self._drawn = time.monotonic()
         return record
 
-    def _has_measures(self) -> bool:
-        """Whether they were made by the code as it is now, or with `missing` by any."""
+    def has_measures(self) -> bool:
+        """Whether they were made by the code as it is now, or with `missing` by any.
+
+        If a number of seeds is asked for, they must have been made with as many.
+        """
         held = self.parts.held
-        return MEASURED in held if self.request.missing else is_current(held, MEASURED)
+        if self.request.missing:
+            return MEASURED in held
+        has_seeds = self.request.seeds in (None, held.get(MEASURED, {}).get("seeds"))
+        return is_current(held, MEASURED) and (has_seeds or self.experiment.fewest_seeds is None)
 
     def _measure(self) -> None:
         assert self.experiment.measure is not None
@@ -198,7 +204,8 @@ class Reproduction:
             for name in self.experiment.datasets if place.download else ():
                 load(name, data_dir=place.data_dir, download=True)
             start = time.monotonic()
-            found = self.experiment.measure(place.data_dir)
+            seeds = self.request.seeds or self.experiment.seeds
+            found = self.experiment.measure(place.data_dir, seeds)
             self.parts.note(MEASURED, found, seconds=round(time.monotonic() - start, 1))
         except FileError as error:
             self._fail(f"{self.experiment.name}: {error}")
