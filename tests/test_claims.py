@@ -32,7 +32,7 @@ def test_one_shot_may_lose_what_the_paper_loses() -> None:
         "lenet-300-100 at 95% (table1): 2.27 ± 0.10% (3 seeds), the paper 1.6%"
     )
     assert facts[1].text.endswith("from dense to pruned the paper has +0.70 points")
-    assert holds(ONE_SHOT, table1=record_with("table1", lenets(0.0270, 0.0170))) == [False, False]
+    assert holds(ONE_SHOT, table1=record_with("table1", lenets(0.0274, 0.0170))) == [False, False]
     assert holds(ONE_SHOT, table1=record_with("table1", lenets(0.0157, 0.0170))) == [True, True]
     # Of three seeds nobody can tell that nothing is lost; of sixty one can.
     assert holds(ONE_SHOT, table1=record_with("table1", lenets(0.0171, 0.0170))) == [None, True]
@@ -86,13 +86,13 @@ def test_what_is_missing_is_said() -> None:
 
 
 def test_architectures_by_hand() -> None:
-    """The paper's AlexNet-s loses 0.87 points: ours may lose 0.97, chance included."""
+    """The paper's AlexNet-s loses 0.87 points: ours may lose 1.15, 2% of 14% more than that."""
 
     def errors(row: Row) -> list[float]:
         if row.config.model == "alexnet-s":
-            return around(0.14 if row.label == "dense" else 0.1474)
-        if row.config.model == "lstm-s":  # the paper's gains: ours may lose nothing
-            return around(0.015 if row.label == "dense" else 0.0173)
+            return around(0.14 if row.label == "dense" else 0.1492)
+        if row.config.model == "lstm-s":  # the paper's gains: ours may lose 0.1 points
+            return around(0.015 if row.label == "dense" else 0.0183)
         return []
 
     facts = list(ANY.facts({"table2": record_with("table2", errors)}))

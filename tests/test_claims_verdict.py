@@ -30,7 +30,7 @@ def test_one_case_bears_out_that_there_are_some_and_none_refutes_it_before_all_a
     yes, no, open_, missing = Fact("", True), Fact("", False), Fact(""), Fact("", missing=True)
     assert verdict([no, open_, missing], some=True) == ("open (1 no, 1 undecided, 1 not run yet)")
     assert verdict([no, no], some=True) == "fails here (2 no)"
-    assert verdict([yes, no, open_], some=True) == "holds in part (1 yes, 1 no, 1 undecided)"
+    assert verdict([yes, no, open_], some=True) == "holds here (1 yes, 1 no, 1 undecided)"
 
 
 def test_a_verdict_of_a_single_seed_says_so() -> None:

@@ -21,7 +21,7 @@ from snip.training import paper_schedule
     ("name", "bases", "variants", "seeds"),
     [
         ("gap", {"lenet-300-100": (0.95, 0.98)}, VARIANTS, 20),
-        ("gap-conv", {"lenet-5-caffe": (0.98, 0.99)}, VARIANTS_CONV, 3),
+        ("gap-conv", {"lenet-5-caffe": (0.98, 0.99)}, VARIANTS_CONV, 5),
         ("gap-recurrent", dict.fromkeys(("lstm-s", "lstm-b", "gru-s", "gru-b"), (0.95,)),
          VARIANTS_RECURRENT, 3),
         ("gap-sws", {"lenet-5-caffe": (0.995,)}, VARIANTS_SWS, 3),

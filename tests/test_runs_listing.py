@@ -62,9 +62,12 @@ def test_the_list_and_its_filters(snip: Snip) -> None:
 @pytest.mark.usefixtures("three")
 def test_a_list_of_the_runs_with_texts_in_their_names(snip: Snip) -> None:
     for texts, count in ((["e"], 3), (["ED"], 2), (["ed", "stop"], 1), (["ed", "new"], 0)):
-        code, out, _ = snip("runs", "list", *texts, *OUT)
-        assert code == 0
-        assert f"{count} run" in out
+        code, out, error = snip("runs", "list", *texts, *OUT)
+        assert (code, error) == (0, "")
+        assert out.splitlines()[-1].startswith(f"{count} run")
+    code, out, error = snip("runs", "list", "ed", "nowhere", *OUT)
+    assert out.startswith("0 runs")
+    assert error == "no run has 'nowhere' in its name.\n"
 
 
 def test_a_damaged_run_is_told_and_the_others_are_listed(snip: Snip, three: Path) -> None:
@@ -88,7 +91,7 @@ def test_a_damaged_run_is_told_and_the_others_are_listed(snip: Snip, three: Path
         (["--model", "lenet5"], "did you mean 'lenet-5-caffe'"),
         (["compare", "finished"], "compare was given 1 run:"),
         (["compare", "finished", "stoped"], "did you mean 'stopped'"),
-        (["compare", "e", "finished"], "is a part of 3 names"),
+        (["compare", "E", "finished"], "is a part of 3 names"),
         (["compare", "finished", "finished"], "finished was named twice"),
         (["compare", "finished", "stopped", "--picture", "curves.txt"], "end its name in one of"),
         (["remove"], "remove was given no run"),

@@ -42,6 +42,9 @@ def show_list(
         raise nearest("model", model, MODELS)
     wanted = {"model": model, "method": method, "state": state}
     readable, damaged = _readable(out, texts)
+    for text in texts:
+        if not any(_has(folder.name, text) for folder in run_folders(out)):
+            remark(f"no run has {text!r} in its name.")
     found = [run for run in readable if _fits(run, wanted)]
     if found:
         _show_runs(found)
@@ -142,7 +145,7 @@ def chosen(out: Path, names: Sequence[str], *, least: int = 1) -> list[Path]:
     known = {path.name: path for path in run_folders(out)}
     found = []
     for name in names:
-        alike = [known[name]] if name in known else [p for n, p in known.items() if name in n]
+        alike = [known[name]] if name in known else [p for n, p in known.items() if _has(n, name)]
         if name not in known and len(name.strip()) < least:
             raise InputError(
                 f"{name!r} is too little of a run's name: give at least {least} characters of it, "
@@ -163,7 +166,7 @@ def _readable(out: Path, texts: Sequence[str]) -> tuple[list[Listed], int]:
     """The runs with these texts in their names but for damaged ones, which are told and counted."""
     runs, damaged = [], 0
     for folder in run_folders(out):
-        if not all(text.lower() in folder.name.lower() for text in texts):
+        if not all(_has(folder.name, text) for text in texts):
             continue
         try:
             runs.append(listed(folder))
@@ -171,6 +174,11 @@ def _readable(out: Path, texts: Sequence[str]) -> tuple[list[Listed], int]:
             damaged += 1
             remark(f"warning: {error}")
     return runs, damaged
+
+
+def _has(name: str, text: str) -> bool:
+    """Whether a run is meant by a text: a part of its name, in large or small letters."""
+    return text.lower() in name.lower()
 
 
 def _fits(run: Listed, wanted: dict[str, str | None]) -> bool:

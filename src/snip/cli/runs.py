@@ -12,10 +12,10 @@ from snip.cli.outputs import require_file_name
 from snip.common.errors import nearest
 
 DETAILS = (
-    "Without an action: the list; `list TEXT ...`: of runs with all these texts in their names. "
-    "`compare A B ...` shows where settings and results differ, and "
-    "--picture draws the curves; `remove A ...` deletes folders, after a question. A run is named "
-    "by its folder, or by a part of the name that no other has."
+    "Without an action, all runs are listed. `list TEXT ...` lists those that have all of the "
+    "texts in their names. `compare A B ...` shows where settings and results differ, and "
+    "--picture draws the curves. `remove A ...` deletes folders, after a question. A run is named "
+    "by its folder, or by a part of the name that no other has; large and small letters are alike."
 )
 EXAMPLES = (
     "snip runs",
@@ -30,7 +30,9 @@ Text = str | None
 
 def command(
     action: Annotated[str, typer.Argument(help="list, compare or remove.")] = LIST,
-    names: Annotated[list[str] | None, typer.Argument(help="Runs; of list: texts.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Runs, or texts in their names.")
+    ] = None,
     *,
     out: Annotated[Path, option(help="Folder of run folders.", metavar="FOLDER")] = Path("runs"),
     model: Annotated[Text, option(help="Only of this network.", metavar="NAME")] = None,

@@ -146,7 +146,7 @@ GAP_CONV = ablation(
     "gap-conv",
     _rows_of(TABLE1, "SNIP", CONV),
     VARIANTS_CONV,
-    base_seeds=3,
+    base_seeds=5,
     notes=(
         "Base: protocol redraw, the paper's schedule; every other row changes one thing",
         "Where nothing is held out, the last checkpoint counts as selected",

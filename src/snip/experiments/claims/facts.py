@@ -68,7 +68,7 @@ def verdict(every: Sequence[Fact], failed: str = "fails", *, some: bool = False)
     here = "so far" if missing else "here"
     if all(fact.alone for fact in facts if fact.holds is not None):
         here = "in a single seed"
-    if yes and no:
+    if yes and no and not some:
         return f"holds in part ({counts})"
     return f"{'holds' if yes else failed} {here} ({counts})"
 

@@ -62,11 +62,11 @@ def gallery(found: dict[str, Found], claims: Judged, results: Path) -> str:
         "line by the clock, on cores that had other work too; lines share runs, which count in "
         "each.",
         "## The paper's claims",
-        "Each is judged by a stated rule. A comparison says *no* only where the opposite is as "
-        "clear; what chance explains (in 95 of 100 cases, by Student's t, which asks more of few "
-        "seeds than of many) stays undecided. Trials on a part of the "
-        "schedule, networks on another schedule, and those that were not trained alike, are told "
-        "and decide nothing.",
+        "Each is judged by a stated rule. Where test errors are compared, *no* takes as much as "
+        "*yes*: what chance explains (in 95 of 100 cases, by Student's t or by ranks, which ask "
+        "more of few seeds than of many) stays undecided; trials on a part of the schedule, "
+        "networks on another schedule, and those that were not trained alike, are told and decide "
+        "nothing. Rules on maps and on random labels have thresholds, which they name.",
         *(part for claim, facts in claims for part in claim_text(claim, facts, found)),
     ]
     for name, shown in found.items():

@@ -1,9 +1,13 @@
-"""A row beside another: one rule for losses, one for gains, both by what chance explains.
+"""A row beside another: whether it loses, gains or ranks higher, by what chance explains.
 
 A row's error is a mean over seeds, which chance moves (`records/chance.py`). A difference of two
 rows counts from where chance does not explain it; where it is smaller, nobody can tell whether
 there is one. A seed that diverged has no error: it loses, and no mean of the others can make up for
 it.
+
+Runs of one seed have draws and batches in common. Where two rows differ in nothing else than what
+is scored, their seeds are compared one by one (`gains_by_seed`); a dense and a pruned network have
+too little in common for that, and are compared by their means (`gains`, `loses_no_more`).
 """
 
 from __future__ import annotations
@@ -13,14 +17,15 @@ import statistics
 from typing import NamedTuple
 
 from snip.experiments.kinds import Record
-from snip.experiments.records.chance import Sample, chance
+from snip.experiments.records.chance import Spread, chance, is_above, ranks_above
 from snip.experiments.records.summary import DEVIATIONS
 
 LEAST_SEEDS = 3  # of fewer, a deviation says nothing
-MARGIN = (
-    0.1  # points that count as equal, the last digit of the paper's table 1: no two are exactly
-)
-ROUNDING = 1e-9  # differences that are alike but for it have no standard error
+# No two networks are exactly equal. So many points apart they count as equal: the last digit of the
+# paper's table 1, or a share of the base's error, where networks err more and spread as much more.
+MARGIN, MARGIN_SHARE = 0.1, 0.02
+STEP = 0.01  # points, one test image of 10,000: seeds that err alike are known no better than that
+DIGITS = 9  # of a difference in points; what is beyond them is rounding
 COLLAPSED = 0.5  # an error above this is of a network that learnt nothing, where its base did learn
 
 
@@ -37,10 +42,11 @@ def is_dense_of(row: Record, model: str) -> bool:
 def loses_no_more(row: Record, base: Record, allowed: float = 0.0) -> bool | None:
     """Whether the error is above the base's by at most `allowed` points.
 
-    No if it is above that by more than chance explains; yes if it is at most `MARGIN` above even
-    where chance made it look good; between the two it needs more seeds. A seed that diverges, or
-    learns nothing where all of the base's learn, loses everything. None also if the base diverges,
-    if there are too few seeds of either, or if they differ so much that nothing could be told.
+    A little more counts as equal (`MARGIN`). Yes if it is within that even where chance made it
+    look good, no if it is not even where chance made it look bad; between the two it needs more
+    seeds. A seed that diverges, or learns nothing where all of the base's learn, loses everything.
+    None also if the base diverges, if there are too few seeds of either, or if they differ so much
+    that nothing could be told.
     """
     if diverged(base):
         return None
@@ -49,10 +55,11 @@ def loses_no_more(row: Record, base: Record, allowed: float = 0.0) -> bool | Non
     moved = _chance(row, base)
     if moved is None:
         return None
-    beyond = _rise(row, base) - allowed
+    margin = max(MARGIN, MARGIN_SHARE * base["selected"]["mean"])
+    beyond = _rise(row, base) - allowed - margin
     if beyond > moved:
         return False
-    return True if beyond + moved <= MARGIN else None
+    return True if beyond <= -moved else None
 
 
 def differs_no_more(row: Record, base: Record, allowed: float) -> bool | None:
@@ -68,25 +75,27 @@ def gains(row: Record, base: Record) -> bool | None:
     if diverged(row) or diverged(base):
         return _alone_converges(row, base)
     moved = _chance(row, base)
-    return None if moved is None else _is_above(-_rise(row, base), moved)
+    return None if moved is None else is_above(-_rise(row, base), moved)
 
 
 def by_seed(row: Record, base: Record) -> list[float]:
-    """By how many points each seed's error is above that of the same seed in the base.
-
-    Runs of one seed have the draws and the order of the data in common.
-    """
+    """By how many points each seed's error is above that of the same seed in the base."""
     theirs = {run["seed"]: run["test_error"] for run in base["runs"]}
     pairs = [(run["test_error"], theirs.get(run["seed"])) for run in row["runs"]]
-    return [100 * (ours - other) for ours, other in pairs if other is not None]
+    return [round(100 * (ours - other), DIGITS) for ours, other in pairs if other is not None]
 
 
 class Paired(NamedTuple):
     """The mean difference of seeds that two rows have in common, in points."""
 
     mean: float
-    error: float  # its standard error; 0 where there is none, or nothing but rounding
+    deviation: float  # 0 of one seed
     seeds: int
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean."""
+        return self.deviation / math.sqrt(self.seeds)
 
 
 def paired(row: Record, base: Record) -> Paired | None:
@@ -94,8 +103,9 @@ def paired(row: Record, base: Record) -> Paired | None:
     found = by_seed(row, base)
     if not found:
         return None
-    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
-    return Paired(statistics.mean(found), error if error > ROUNDING else 0.0, len(found))
+    deviation = statistics.stdev(found) if len(found) > 1 else 0.0
+    mean = round(statistics.mean(found), DIGITS) + 0.0  # which makes a zero of a negative one
+    return Paired(mean, deviation, len(found))
 
 
 def gains_by_seed(row: Record, base: Record) -> bool | None:
@@ -105,8 +115,7 @@ def gains_by_seed(row: Record, base: Record) -> bool | None:
     found = paired(row, base)
     if found is None or found.seeds < LEAST_SEEDS:
         return None
-    deviation = found.error * math.sqrt(found.seeds)
-    return _is_above(-found.mean, chance(Sample(deviation, found.seeds)))
+    return is_above(-found.mean, chance(Spread(max(found.deviation, STEP), found.seeds)))
 
 
 def paper_rise(row: Record, base: Record) -> float | None:
@@ -117,30 +126,18 @@ def paper_rise(row: Record, base: Record) -> float | None:
 
 
 def ranks_higher(row: Record, base: Record) -> bool | None:
-    """Whether seeds err more often than the base's, or less: Mann and Whitney's count of pairs.
+    """Whether seeds err more often than the base's, or less, by more than chance explains.
 
     For errors of two kinds, of runs that learnt and of runs that did not, whose mean and deviation
-    say little. Of all pairs of a seed here and a seed there, more than half must err more here, by
-    more than two standard errors of that count, or less than half by as much. Seeds that diverged
-    err most. None for so few seeds that no count could.
+    say little. Seeds that diverged err most. None for too few seeds.
     """
     ours, theirs = (
         [run["test_error"] for run in one["runs"]] + [math.inf] * diverged(one)
         for one in (row, base)
     )
-    pairs = len(ours) * len(theirs)
-    error = math.sqrt(pairs * (len(ours) + len(theirs) + 1) / 12)
-    if pairs / 2 <= DEVIATIONS * error:
+    if min(len(ours), len(theirs)) < LEAST_SEEDS:
         return None
-    above = sum((a > b) + 0.5 * (a == b) for a in ours for b in theirs)
-    return _is_above(above - pairs / 2, DEVIATIONS * error)
-
-
-def _is_above(difference: float, moved: float) -> bool | None:
-    """Whether a difference is above zero or, False, below it; None if chance may have moved it."""
-    if abs(difference) <= moved:
-        return None
-    return difference > 0
+    return ranks_above(ours, theirs)
 
 
 def _alone_converges(row: Record, base: Record) -> bool | None:
@@ -164,12 +161,15 @@ def _rise(row: Record, base: Record) -> float:
     return float(row["selected"]["mean"] - base["selected"]["mean"])
 
 
-def _chance(one: Record, other: Record) -> float | None:
+def _chance(row: Record, base: Record) -> float | None:
     """How far chance moves the difference of two means; None where that cannot be told."""
-    found = [row["selected"] for row in (one, other)]
-    if min(len(row["runs"]) for row in (one, other)) < LEAST_SEEDS:
+    one, other = _spread(row), _spread(base)
+    return None if one is None or other is None else chance(one, other)
+
+
+def _spread(row: Record) -> Spread | None:
+    """How much a row's seeds differ; None if they are too few, or differ too much to tell."""
+    found, seeds = row["selected"], len(row["runs"])
+    if seeds < LEAST_SEEDS or DEVIATIONS * found["std"] > found["mean"]:
         return None
-    if any(of["std"] is None or DEVIATIONS * of["std"] > of["mean"] for of in found):
-        return None
-    samples = (Sample(row["selected"]["std"], len(row["runs"])) for row in (one, other))
-    return chance(*samples)
+    return Spread(max(found["std"], STEP), seeds)
