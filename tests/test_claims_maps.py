@@ -66,7 +66,7 @@ def test_the_gradient_alone_is_held_against_snip() -> None:
     assert holds(GRADIENT, fig2=snip, figA2=alike) == 2 * [False, None, False]
     steadier = measured("weight-gradient", kinds, (0.92, 0.93), **like)
     assert holds(GRADIENT, fig2=snip, figA2=steadier) == 2 * [False, False, False]
-    unlike = measured("weight-gradient", kinds, (0.80, 0.811), **like | {WITH_SNIP: 0.9, CHANGED: 2})
+    unlike = measured("weight-gradient", kinds, (0.8, 0.811), **like | {WITH_SNIP: 0.9, CHANGED: 2})
     assert holds(GRADIENT, fig2=snip, figA2=unlike) == 2 * [True, True, True]
     alone = list(GRADIENT.facts({"figA2": unlike}))
     assert {fact.holds for fact in alone} == {None}

@@ -34,7 +34,9 @@ def test_experiments_that_share_a_row_have_the_same_runs_of_it():
         for row in read_record(path, experiment)["rows"] if path.is_file() else ():
             runs = {run["run"] for run in row["runs"]}
             place = json.dumps(row["config"], sort_keys=True)
-            assert seen.setdefault(place, runs) == runs, (name, row["label"])
+            other, theirs = seen.setdefault(place, (name, runs))
+            # Budgets has rows of one configuration, whose sparsities it finds out for each network.
+            assert other == name or theirs == runs, (name, other, row["label"])
 
 
 @pytest.fixture
