@@ -1,12 +1,17 @@
 """How far a sweep is, and how long it takes with several jobs."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from snip.common.figures import duration
+from snip.experiments import EXPERIMENTS
 from snip.experiments.sweep import progress as of_sweep
+from snip.experiments.sweep.estimate import show_estimate
 from snip.experiments.sweep.order import together
 from snip.experiments.sweep.progress import Progress
+from snip.experiments.sweep.reproduce import Reproduction
 from snip.experiments.sweep.request import Request
 from snip.experiments.sweep.work import Place, Task
 from snip.runs import RunConfig
@@ -70,3 +75,17 @@ def test_runs_that_another_command_is_at_are_named(
     one, more = capsys.readouterr().err.splitlines()
     assert "; another command is at batch 1 seed 1; about" in one
     assert "; another command is at batch 1 seed 1 and 1 more; about" in more
+
+
+def test_jobs_beyond_the_cores_do_not_shorten_the_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    place, only = Place(tmp_path / "runs"), ("snip-0.95",)
+    request = Request(place, tmp_path / "results", seeds=4, jobs=100, scale=0.0002, only=only)
+    work = Reproduction(EXPERIMENTS["table1"], request)
+    work.pace.measured[("lenet-300-100", "mnist")] = 1.0
+    seconds = sum(show_estimate(work).values())
+    out = capsys.readouterr().out
+    half = f"{duration(seconds / 2)} with --jobs 100, as this machine has 2 cores,"
+    assert half in out

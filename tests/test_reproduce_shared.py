@@ -1,7 +1,6 @@
 """`snip reproduce` beside other commands, and in folders that others change."""
 
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from threading import Thread
 import pytest
 from cli_fixtures import Snip
 
-from snip.common.figures import duration
 from snip.common.source import code_digest, commit
 from snip.experiments import EXPERIMENTS
 from snip.experiments.kinds import scaled
@@ -246,13 +244,3 @@ def test_options_that_say_nothing(snip: Snip, flags: list[str], said: str) -> No
     code, _, error = snip("reproduce", *flags)
     assert code == 2
     assert said in " ".join(error.split())
-
-
-def test_jobs_beyond_the_cores_do_not_shorten_the_estimate(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    work = command(tmp_path, seeds=4, jobs=100)
-    work.pace.measured[("lenet-300-100", "mnist")] = 1.0
-    seconds = sum(show_estimate(work).values())
-    out = capsys.readouterr().out
-    half = f"{duration(seconds / 2)} with --jobs 100, as this machine has 2 cores,"
-    assert half in out

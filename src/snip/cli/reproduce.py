@@ -6,11 +6,12 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from snip.cli.options import DataDir, Download, Log, option, switch
+from snip.cli.useless import NO_RUNS, NO_SEEDS, NO_TIME, given_options, refuse_useless
 from snip.common.console import remark, say
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
@@ -62,37 +63,6 @@ Only = Annotated[
         metavar="TEXT",
     ),
 ]
-# States of a command that no option names.
-NO_TIME, NO_RUNS, NO_SEEDS = "without --time", "without runs", "without seeds"
-
-
-class Rule(NamedTuple):
-    """Options that would change nothing beside another one, or in a state, and what is said."""
-
-    beside: str
-    useless: frozenset[str]
-    sentence: str
-
-
-RULES = (
-    Rule(
-        "--time",
-        frozenset({"--seeds", "--jobs", "--on", "--only", "--missing", "--dry-run", "--log"}),
-        "--time times each network once, here and now, in place of training: omit {options}.",
-    ),
-    Rule(
-        "--dry-run",
-        frozenset({"--download", "--log"}),
-        "--dry-run says what there is to do with the data that is here: omit {options}.",
-    ),
-    Rule(NO_TIME, frozenset({"--seconds"}), "{options} is of --time alone: give both or none."),
-    Rule(
-        NO_RUNS,
-        frozenset({"--on", "--only", "--scale", "--log"}),  # --jobs and --out do no harm
-        "{name} scores networks and has no runs: omit {options}.",
-    ),
-    Rule(NO_SEEDS, frozenset({"--seeds"}), "{name} scores one draw of each network: omit --seeds."),
-)
 
 
 def command(
@@ -129,14 +99,14 @@ def command(
     from snip.experiments.sweep.request import Request
     from snip.experiments.sweep.work import Place
 
-    given = _given(context)
+    given = given_options(context)
     if name is None:
         _list_experiments(given)
         return
     first = named_experiments(name)[0]
     runs = name == ALL or bool(first.rows())
     without_seeds = not runs and first.fewest_seeds is None
-    _refuse_useless(name, given, {NO_TIME: not time, NO_RUNS: not runs, NO_SEEDS: without_seeds})
+    refuse_useless(name, given, {NO_TIME: not time, NO_RUNS: not runs, NO_SEEDS: without_seeds})
     if not runs and seeds is not None:
         checked_whole("seeds", seeds, least=first.fewest_seeds or 1)
     set_up_torch(threads=1, device="cpu")
@@ -196,22 +166,6 @@ def _reproduce(works: Sequence[Reproduction], seconds: float | None) -> None:
         for sentence in failures if shown else ():
             remark(f"- {sentence}")
         raise typer.Exit(1)
-
-
-def _given(context: typer.Context) -> set[str]:
-    """The options that the user has given, whatever their values."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    named = (name for name, source in sources.items() if source and source.name != "DEFAULT")
-    return {f"--{name.replace('_', '-')}" for name in named if name != "name"}
-
-
-def _refuse_useless(name: str, given: Collection[str], states: dict[str, bool]) -> None:
-    """Refuse options that would change nothing beside the others."""
-    holding = {*given, *(state for state, holds in states.items() if holds)}
-    for beside, useless, sentence in RULES:
-        found = sorted(useless.intersection(given))
-        if found and beside in holding:
-            raise InputError(sentence.format(name=name, options=" and ".join(found)))
 
 
 def _works(name: str, asked: Request, *, time: bool) -> list[Reproduction]:
