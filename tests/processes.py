@@ -83,20 +83,21 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
+def hear_signals() -> None:
+    """For `preexec_fn`: what runs in the background of a shell has inherited deafness to Ctrl-C."""
+    for number in UNTOUCHED:
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start_run(folder: Path, *flags: str) -> "subprocess.Popen[str]":
-    """A `snip run` of some minutes in a process that hears all signals, whoever started us."""
-
-    def hear() -> None:
-        for number in UNTOUCHED:
-            signal.signal(number, signal.SIG_DFL)
-
+    """A `snip run` of some minutes in a process that hears all signals."""
     return subprocess.Popen(
         [sys.executable, "-m", "snip", "run", *LONG, *flags, "--folder", str(folder)],
         env=os.environ | SEES_THIS_TREE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=hear,
+        preexec_fn=hear_signals,
     )
 
 

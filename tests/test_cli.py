@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli_fixtures import OWN_NETWORK, RUN, SMALL, SNIP, Snip, files, process
-from processes import PATIENCE, wait_for_metrics
+from processes import PATIENCE, hear_signals, wait_for_metrics
 
 from snip.cli import COMMANDS
 from snip.cli.configuration import run_config
@@ -61,8 +61,7 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
         [*command, "--folder", "it", "--threads", "1"],
         stderr=subprocess.PIPE,
         text=True,
-        # A test that runs in the background of a shell has inherited deafness to Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=hear_signals,
     )
     try:
         wait_for_metrics(Path("it"), running)

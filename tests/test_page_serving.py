@@ -15,7 +15,7 @@ from threading import Thread
 
 import pytest
 from cli_fixtures import Snip
-from processes import SEES_THIS_TREE
+from processes import SEES_THIS_TREE, hear_signals
 
 from snip.cli.repeating import command_of
 from snip.data import load
@@ -159,7 +159,7 @@ def test_ctrl_c_ends_watching(page_run: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=hear_signals,
     )
     address = watching.stdout.readline().strip()
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cli_fixtures import Snip
 from needed import needed
-from processes import PATIENCE, SEES_THIS_TREE, free_port
+from processes import PATIENCE, SEES_THIS_TREE, free_port, hear_signals
 from test_reproduce_killed import TINY, Process, has_begun, start, wait_until
 
 from snip.common.lock import is_held
@@ -119,7 +119,9 @@ def test_a_cluster_that_runs_already_is_used_by_its_address(
     environment = os.environ | SEES_THIS_TREE | {"RAY_USAGE_STATS_ENABLED": "0"}
     environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # or it takes another address
     with (tmp_path / "log").open("w") as log:
-        cluster = subprocess.Popen([*head, *flags], env=environment, stdout=log, stderr=log)
+        cluster = subprocess.Popen(
+            [*head, *flags], env=environment, stdout=log, stderr=log, preexec_fn=hear_signals
+        )
     try:
         wait_until(lambda: is_listening(int(ports["ray-client-server-port"])), cluster)
         on = f"ray://127.0.0.1:{ports['ray-client-server-port']}"
