@@ -4,8 +4,8 @@ from snip.experiments.claims import CLAIMS, Claim, Fact
 from snip.experiments.kinds import Record
 
 (
-    ONE_SHOT, ANY, BETTER, SEEN, TASK, INVERTED, GRADIENT, BATCHES, LABELS, SPARSER, VARIANCE,
-    MARGINAL, BEST,
+    ONE_SHOT, ON_PAR, ANY, BETTER, SEEN, TASK, INVERTED, GRADIENT, BATCHES, NEAR_MEAN, LABELS,
+    SPARSER, VARIANCE, MARGINAL, BEST,
 ) = CLAIMS  # fmt: skip
 
 

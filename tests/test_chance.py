@@ -88,3 +88,11 @@ def test_ranks_with_ties_against_all_ways_to_deal_them_out() -> None:
         assert ranks_above(ours, theirs) is (found > 0 if rare else None)
         decided += rare
     assert decided
+
+
+def test_ranks_of_many_seeds_are_judged_as_quickly_as_those_of_few() -> None:
+    """By the normal distribution: of 40 and 40 a count of 596 of 1600 pairs is just rare enough."""
+    for pairs, expected in ((596, True), (597, None)):
+        ours, theirs = _with_wrong_pairs(40, 40, pairs)
+        assert ranks_above(ours, theirs) is expected
+        assert ranks_above(theirs, ours) is (None if expected is None else False)

@@ -3,7 +3,11 @@
 import json
 from pathlib import Path
 
-from snip.experiments.claims import CLAIMS, verdict
+import torch
+from claim_parts import GRADIENT, INVERTED, SEEN, TASK
+
+from snip.data import load
+from snip.experiments.claims import Claim
 from snip.experiments.fig2 import SETS, SPARSITIES, measured_table
 from snip.experiments.kinds import Record
 from snip.experiments.measures.map_measures import (
@@ -17,7 +21,6 @@ from snip.experiments.measures.map_measures import (
 )
 
 RESULTS = Path(__file__).parents[1] / "results"
-SEEN, TASK, INVERTED, GRADIENT = CLAIMS[3:7]
 
 
 def measured(
@@ -33,29 +36,32 @@ def measured(
     return {"measured": {"method": method, "shown": list(kinds), **dict.fromkeys(SETS, one)}}
 
 
-def holds(claim, **records: Record) -> list[bool | None]:
+def holds(claim: Claim, **records: Record) -> list[bool | None]:
     return [fact.holds for fact in claim.facts(records)]
 
 
 def test_reading_back_is_not_enough_for_the_task() -> None:
-    """Wrong labels that leave the class as readable show that maps are of images, not of tasks."""
+    """Maps of one class cannot show the task, however they come out: what is found is told."""
     same = measured(**{READ_BACK: 1.0, READ_BACK_WRONG: 1.0, WITH_WRONG: 0.98})
     assert holds(SEEN, fig2=same) == [True, True]
-    assert holds(TASK, fig2=same) == [False, False]
-    assert verdict(list(TASK.facts({"fig2": same}))) == "fails here (2 no)"
+    assert holds(SEEN, fig2=measured(**{READ_BACK: 0.8})) == [False, False]
+    for maps in (same, measured(**{READ_BACK: 1.0, READ_BACK_WRONG: 0.5, WITH_WRONG: 0.5})):
+        facts = list(TASK.facts({"fig2": maps}))
+        assert [(fact.holds, fact.aside) for fact in facts] == 2 * [(None, True)]
     fact = next(TASK.facts({"fig2": same}))
     assert "read back from 100% of the maps, and from 100% if every label is wrong" in fact.text
-    other = measured(**{READ_BACK: 1.0, READ_BACK_WRONG: 0.5, WITH_WRONG: 0.5})
-    assert holds(TASK, fig2=other) == [True, True]
-    assert holds(SEEN, fig2=measured(**{READ_BACK: 0.8})) == [False, False]
 
 
-def test_inversion_is_judged_by_what_another_seed_changes() -> None:
-    same = {INVERSION: 0.98, BETWEEN_SEEDS: 0.95, CHANGED: 0}
-    assert holds(INVERTED, figA1=measured(kinds=("inverted",), **same)) == [True, True]
-    changed = measured(kinds=("inverted",), **same | {CHANGED: 1})  # 9 of 90, 4.5 are allowed
-    assert holds(INVERTED, figA1=changed) == [False, False]
-    assert "inversion changes 9 of 90 maps" in next(INVERTED.facts({"figA1": changed})).text
+def test_inverted_images_are_plain_ones_with_the_sign_turned_and_decide_nothing() -> None:
+    like = {READ_BACK: 1.0, INVERSION: 0.98, BETWEEN_SEEDS: 0.95, CHANGED: 1}
+    inverted = measured(kinds=("inverted",), **like)
+    for claim in (INVERTED, SEEN):
+        facts = list(claim.facts({"figA1": inverted}))
+        assert [(fact.holds, fact.aside) for fact in facts] == 2 * [(None, True)]
+    assert "inversion changes 9 of 90 maps" in next(INVERTED.facts({"figA1": inverted})).text
+    data = load("mnist").subset(100, 100)
+    seen = [next(iter(one.evaluation_batches(100)))[0] for one in (data, data.inverted())]
+    assert torch.allclose(seen[0], -seen[1], atol=1e-5)
 
 
 def test_the_gradient_alone_is_held_against_snip() -> None:
@@ -63,14 +69,14 @@ def test_the_gradient_alone_is_held_against_snip() -> None:
     kinds = ("plain", "inverted")
     like = {INVERSION: 0.99, BETWEEN_SEEDS: 0.97, CHANGED: 1, WITH_SNIP: 0.986}
     alike = measured("weight-gradient", kinds, **like)
-    assert holds(GRADIENT, fig2=snip, figA2=alike) == 2 * [False, None, False]
+    assert holds(GRADIENT, fig2=snip, figA2=alike) == 2 * [False, None, None]
     steadier = measured("weight-gradient", kinds, (0.92, 0.93), **like)
-    assert holds(GRADIENT, fig2=snip, figA2=steadier) == 2 * [False, False, False]
+    assert holds(GRADIENT, fig2=snip, figA2=steadier) == 2 * [False, False, None]
     unlike = measured("weight-gradient", kinds, (0.8, 0.811), **like | {WITH_SNIP: 0.9, CHANGED: 2})
-    assert holds(GRADIENT, fig2=snip, figA2=unlike) == 2 * [True, True, True]
-    alone = list(GRADIENT.facts({"figA2": unlike}))
+    assert holds(GRADIENT, fig2=snip, figA2=unlike) == 2 * [True, True, None]
+    alone = list(GRADIENT.facts({"figA2": unlike, "fig2": {"rows": []}}))
     assert {fact.holds for fact in alone} == {None}
-    assert all("fig2) are not measured yet" in fact.text for fact in alone)
+    assert all("fig2 is not measured yet" in fact.text for fact in alone)
 
 
 def test_a_record_of_an_older_version_decides_nothing_and_is_still_shown() -> None:
@@ -92,4 +98,4 @@ def test_the_committed_measures_are_judged() -> None:
     for claim in (SEEN, TASK, INVERTED, GRADIENT):
         facts = list(claim.facts(records))
         assert facts
-        assert all(fact.holds is not None for fact in facts)
+        assert all(fact.aside or fact.holds is not None for fact in facts)

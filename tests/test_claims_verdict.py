@@ -15,8 +15,12 @@ def test_a_verdict_counts_what_is_open() -> None:
     assert verdict([yes, missing]) == "holds so far (1 yes, 1 not run yet)"
     refuted = Fact("", False, missing=True)  # one fall of figure B is enough, whatever is not run
     assert verdict([refuted]) == "fails here (1 no)"
-    assert verdict([no], "cannot be shown") == "cannot be shown here (1 no)"
     assert verdict([open_]) == "open (1 undecided)"
+    few = Fact("", few=True)
+    assert verdict([open_, few, few]) == "open (1 undecided, 2 of too few seeds)"
+    assert verdict([no, few], some=True) == "open (1 no, 1 of too few seeds)"
+    decided = Fact("", False, few=True)  # a seed that diverges is enough
+    assert verdict([decided]) == "fails here (1 no)"
     assert verdict([]) == "not run yet"
 
 

@@ -142,7 +142,7 @@ def test_trials_stand_beside_what_was_run_in_full(docs):
     records = {"table2": record_with("table2", lstm), "table2_scale_0.01": trial}
     gallery, _ = written(docs, **records)
     claim = gallery.partition("### It works on any architecture")[2].partition("###")[0]
-    assert "holds so far (1 yes, 11 not run yet)" in claim
+    assert "holds so far (1 yes, 16 not run yet)" in claim
     assert "- alexnet-s at 90% (table2): not run yet." in claim
     assert "- decides nothing: alexnet-s at 90% (table2): 50.00 ± 0.10% (3 seeds)" in claim
 

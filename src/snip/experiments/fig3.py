@@ -18,6 +18,7 @@ from snip.runs import RunConfig, RunResult
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+CORRELATION = "correlation"  # of a run: of its map with the mean image
 PAPER = {1: "1.94", 10: "1.72", 100: "1.64", 1_000: "1.56", 10_000: "1.40"}
 
 
@@ -34,12 +35,12 @@ def keep(result: RunResult, data_dir: Path | None) -> Record:
     """How like the mean training image the surviving connections are; of one seed the map too."""
     survivors = map_of(result)
     mean = class_means("mnist", data_dir).mean(0)
-    kept: Record = {"correlation": correlation(survivors, mean)}
+    kept: Record = {CORRELATION: correlation(survivors, mean)}
     return kept | ({"map": packed(survivors)} if result.config.seed == 0 else {})
 
 
 def _correlation(row: Record, _record: Record) -> str:
-    return f"{statistics.mean(run['correlation'] for run in row['runs']):.3f}"
+    return f"{statistics.mean(run[CORRELATION] for run in row['runs']):.3f}"
 
 
 def measure(data_dir: Path | None, _seeds: int) -> Record:

@@ -1,11 +1,11 @@
-"""Claims about test errors: what pruning costs and gains, scoring batches, initialisers."""
+"""Claims about test errors: what pruning costs and gains, rivals, initialisers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from snip.common.figures import short_percent
-from snip.experiments.ablation import base_of
 from snip.experiments.claims.facts import (
     Fact,
     Records,
@@ -13,22 +13,20 @@ from snip.experiments.claims.facts import (
     is_run,
     number,
     rows_of,
-    rows_run,
-    seed_differences,
 )
-from snip.experiments.gap import GAP, GAP_CONV, LARGE_BATCH
 from snip.experiments.kinds import Record
-from snip.experiments.records.captions import is_full_schedule
 from snip.experiments.records.comparison import (
     differs_no_more,
     diverged,
     gains,
-    gains_by_seed,
+    has_few_seeds,
     is_dense_of,
+    is_full_schedule,
     loses_no_more,
     paper_rise,
     ranks_higher,
 )
+from snip.experiments.records.summary import HIGHER
 from snip.training import paper_schedule
 
 EXTREME = 0.9  # sparsities from here on are looked at for the first claim
@@ -98,7 +96,7 @@ def _point(name: str, row: Record) -> str:
     config = row["config"]
     steps, paper = config["train"]["iterations"], paper_schedule(config["dataset"]).iterations
     length = "" if steps == paper else f", {steps:,} steps"
-    return f"{config['model']} at {short_percent(config['sparsity'])} ({name}{length})"
+    return f"{_network(row)} ({name}{length})"
 
 
 def _against_dense(name: str, row: Record, dense: Record | None) -> Fact:
@@ -123,7 +121,7 @@ def _fact(
         return Fact(told, missing=True)
     if not (_alike(row, dense) and is_full_schedule(row["config"])):
         return Fact(told, aside=True)
-    return Fact(told, rule(row, dense) if dense["runs"] else None)
+    return Fact(told, rule(row, dense) if dense["runs"] else None, few=has_few_seeds(row, dense))
 
 
 def _told(name: str, row: Record, dense: Record | None) -> str:
@@ -146,62 +144,66 @@ def _alike(row: Record, dense: Record) -> bool:
     return bool(row["config"]["train"] == dense["config"]["train"])
 
 
-def scoring_batches(records: Records) -> Iterator[Fact]:
-    """The largest of figure 3 against its smallest, and of the ablation against its base."""
-    rows = rows_run(records, "fig3")
-    if rows:
-        sizes = [_size(row) for row in records["fig3"]["rows"]]
-        ends = {_size(row): row for row in rows}
-        smallest, largest = ends.get(min(sizes)), ends.get(max(sizes))
-        shown = "; ".join(f"{row['label']} {number(row)}{beside(row)}" for row in rows)
-        if smallest is None or largest is None:
-            shown += f"; of {min(sizes):,} and {max(sizes):,} one is not run yet"
-            yield Fact(f"fig3: {shown}", missing=True)
+def on_par(records: Records) -> Iterator[Fact]:
+    """SNIP beside each method that prunes a trained network, where their sparsities are nearest."""
+    rows = [row for row in rows_of(records, "table1") if row["config"]["sparsity"]]
+    for rival in (row for row in rows if not _is_snip(row)):
+        own = min((row for row in rows if _is_snip(row)), key=partial(_apart, rival))
+        about = f"{_network(rival)}: {rival['label']}"
+        if not (is_run(rival) and is_run(own)):
+            yield Fact(f"{about} or SNIP at {_sparsity(own)} is not run yet", missing=True)
+            continue
+        beside_it = f"SNIP at {_sparsity(own)} {number(own)}{beside(own)}"
+        holds = loses_no_more(own, rival, max(paper_rise(own, rival) or 0.0, 0.0))
+        told = f"{about} {number(rival)}{beside(rival)}; {beside_it}"
+        if rival["selected"] and rival["selected"]["against"] == HIGHER:
+            yield Fact(f"{told}; here the rival misses its own number", aside=True)
         else:
-            shown += f"; from the smallest to the largest {seed_differences(largest, smallest)}"
-            yield Fact(f"fig3: {shown}", gains_by_seed(largest, smallest))
-    for name in (GAP.name, GAP_CONV.name):
-        yield from _large_batches(name, records.get(name, {"rows": []}))
+            yield Fact(told, holds, few=has_few_seeds(own, rival))
 
 
-def _large_batches(name: str, record: Record) -> Iterator[Fact]:
-    """Of an ablation: the large scoring batch against the base, at each sparsity."""
-    for row in (one for one in record["rows"] if one["label"] == LARGE_BATCH):
-        base, about = base_of(row, record), f"{_point(name, row)}: {LARGE_BATCH}"
-        if not (is_run(row) and is_run(base)):
-            lacking = f"{number(row)}; the base is" if is_run(row) else "is"
-            yield Fact(f"{about} {lacking} not run yet", missing=True)
-        else:
-            about += f" {number(row)}, {_size(base)} {number(base)}"
-            yield Fact(f"{about}; {seed_differences(row, base)}", gains_by_seed(row, base))
+def _apart(row: Record, other: Record) -> tuple[bool, float]:
+    """How far two rows are from each other: another network first, then the sparsity."""
+    one, two = row["config"], other["config"]
+    return one["model"] != two["model"], abs(one["sparsity"] - two["sparsity"])
 
 
-def _size(row: Record) -> int:
-    return int(row["config"]["score_batch_size"])
+def _network(row: Record) -> str:
+    return f"{row['config']['model']} at {_sparsity(row)}"
+
+
+def _sparsity(row: Record) -> str:
+    return short_percent(row["config"]["sparsity"])
 
 
 def variance(records: Records) -> Iterator[Fact]:
     """Recurrent networks: draws of one scale for all layers beside draws that are scaled."""
     for row, good in _unscaled(records):
         if row["config"]["model"] in RECURRENT:
-            known = is_run(row) and is_run(good)
-            holds = ranks_higher(row, good) if known else None
-            yield Fact(_drawn(row, good), holds, missing=not known)
+            yield _beside_scaled(row, good, ranks_higher)
 
 
 def marginal(records: Records) -> Iterator[Fact]:
     """The same on the LeNets, where the paper calls the differences marginal."""
     for row, good in _unscaled(records):
         if row["config"]["model"] not in RECURRENT:
-            known, rise = is_run(row) and is_run(good), abs(paper_rise(row, good) or 0.0)
-            holds = differs_no_more(row, good, rise) if known else None
-            yield Fact(_drawn(row, good), holds, missing=not known)
+            rise = abs(paper_rise(row, good) or 0.0)
+            yield _beside_scaled(row, good, partial(differs_no_more, allowed=rise))
 
 
 def _unscaled(records: Records) -> Iterator[tuple[Record, Record]]:
     """The rows of draws of one scale, each with that of the scaled draw."""
     for rows in _by_network(records).values():
         yield from ((row, rows[SCALED]) for label, row in rows.items() if label in UNSCALED)
+
+
+def _beside_scaled(
+    row: Record, good: Record, rule: Callable[[Record, Record], bool | None]
+) -> Fact:
+    """A draw of one scale beside the scaled one, and what the rule says of them."""
+    if not (is_run(row) and is_run(good)):
+        return Fact(_drawn(row, good), missing=True)
+    return Fact(_drawn(row, good), rule(row, good), few=has_few_seeds(row, good))
 
 
 def _drawn(row: Record, good: Record) -> str:
@@ -224,7 +226,8 @@ def best_initialiser(records: Records) -> Iterator[Fact]:
         best = rows.pop(BEST)
         leads = [gains(best, row) for row in rows.values()]
         trails = any(gains(row, best) for row in rows.values())
-        yield Fact(f"{model}: {'; '.join(shown)}", False if trails else all(leads) or None)
+        holds, few = False if trails else all(leads) or None, has_few_seeds(best, *rows.values())
+        yield Fact(f"{model}: {'; '.join(shown)}", holds, few=few)
 
 
 def _by_network(records: Records) -> dict[str, dict[str, Record]]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from snip.common.figures import counted
 from snip.experiments.kinds import Record
-from snip.experiments.records.comparison import diverged, paired
+from snip.experiments.records.comparison import LEAST_SEEDS, diverged, paired
 from snip.experiments.records.summary import AGREES, HIGHER, LOWER, ROUNDED
 
 Records = Mapping[str, Record]  # by the names of experiments, of those that were run
+FEW_SEEDS = "of too few seeds"
 AGAINST = {
     AGREES: "agrees",
     ROUNDED: "agrees by its rounding",
@@ -23,14 +24,16 @@ AGAINST = {
 class Fact:
     """One finding, and whether it bears the claim out; None if it cannot tell.
 
-    `alone`: it is of a single seed, so that nobody knows how much of it is chance. `missing`: runs
-    that it needs are not there yet. `aside`: it is told, but can decide nothing, and nothing waits
-    for it: a trial on a part of the schedule, or networks that are not trained alike.
+    `alone`: it is of a single seed, so that nobody knows how much of it is chance. `few`: its seeds
+    are too few to decide anything. `missing`: runs that it needs are not there yet. `aside`: it is
+    told, but can decide nothing, and nothing waits for it: a trial on a part of the schedule, or
+    networks that are not trained alike.
     """
 
     text: str
     holds: bool | None = None
     alone: bool = False
+    few: bool = False
     missing: bool = False
     aside: bool = False
 
@@ -39,38 +42,43 @@ class Fact:
 class Claim:
     """A claim of the paper, the rule that decides whether it holds, and where to look.
 
-    `some`: it says that there are cases, so that a case which is none does not refute it.
+    `some`: it says that there are cases, so that a case which is none does not refute it. `forced`:
+    what is said where nothing else could come out of the comparisons, so that they decide nothing.
     """
 
     title: str
     rule: str
     sources: tuple[str, ...]
     facts: Callable[[Records], Iterator[Fact]]
-    failed: str = "fails"  # what is said if nothing bears it out
     some: bool = False
+    forced: str = ""
 
 
-def verdict(every: Sequence[Fact], failed: str = "fails", *, some: bool = False) -> str:
+def verdict(every: Sequence[Fact], *, some: bool = False) -> str:
     """In a few words, what the facts of a claim say together."""
     if not every:
         return "not run yet"
     facts = [fact for fact in every if not fact.aside]
     yes, no = (sum(fact.holds is holds for fact in facts) for holds in (True, False))
-    missing = sum(fact.missing for fact in facts if fact.holds is None)
-    undecided = len(facts) - yes - no - missing
-    words = (yes, "yes"), (no, "no"), (undecided, "undecided"), (missing, "not run yet")
-    counts = (
-        ", ".join(f"{count} {word}" for count, word in words if count)
-        or "nothing that could decide"
-    )
-    if not (yes or no) or (some and not yes and (undecided or missing)):
+    open_ = [fact for fact in facts if fact.holds is None]
+    missing, few = sum(fact.missing for fact in open_), sum(fact.few for fact in open_)
+    words = {
+        "yes": yes,
+        "no": no,
+        "undecided": len(open_) - missing - few,
+        FEW_SEEDS: few,
+        "not run yet": missing,
+    }
+    counts = ", ".join(f"{count} {word}" for word, count in words.items() if count)
+    counts = counts or "nothing that could decide"
+    if not (yes or no) or (some and not yes and open_):
         return f"open ({counts})"
     here = "so far" if missing else "here"
     if all(fact.alone for fact in facts if fact.holds is not None):
         here = "in a single seed"
     if yes and no and not some:
         return f"holds in part ({counts})"
-    return f"{'holds' if yes else failed} {here} ({counts})"
+    return f"{'holds' if yes else 'fails'} {here} ({counts})"
 
 
 def number(row: Record) -> str:
@@ -94,7 +102,7 @@ def beside(row: Record) -> str:
 
 
 def rows_of(records: Records, name: str) -> list[Record]:
-    """All rows of an experiment; none if it has no record."""
+    """All rows of an experiment, run or not; none if it is not looked at."""
     return list(records.get(name, {"rows": []})["rows"])
 
 
@@ -109,9 +117,10 @@ def rows_run(records: Records, name: str) -> list[Record]:
 
 
 def seed_differences(row: Record, base: Record) -> str:
-    """What `gains_by_seed` decides by, in words."""
+    """What `gains_by_seed` decides by where nothing diverges, in words."""
     found = paired(row, base)
     if found is None:
         return "no seed in common"
     said = f"{found.mean:+.2f} points over the {counted(found.seeds, 'seed')} of both"
-    return said + (f", with a standard error of {found.error:.2f}" if found.error else "")
+    known = found.seeds >= LEAST_SEEDS
+    return said + (f", with a standard error of {found.error:.2f}" if known else "")

@@ -20,10 +20,11 @@ SAME = 0.05  # training losses so near to each other are the same; that of guess
 
 def memorised(records: Records) -> Iterator[Fact]:
     """The curves of figure 4 where they end."""
+    every = rows_of(records, "fig4")
+    if not every:
+        return
     rows = rows_run(records, "fig4")
     found = {row["label"]: _ends(row, "train_error") for row in rows}
-    if not found:
-        return
     told = "; ".join(
         f"{label}: {'diverged' if math.isnan(error) else short_percent(error)}"
         for label, error in found.items()
@@ -32,8 +33,8 @@ def memorised(records: Records) -> Iterator[Fact]:
     holds = None
     if not any(map(math.isnan, (dense, decayed, pruned, true))):
         holds = max(dense, decayed) < HALF < pruned and true < FITTED
-    said = f"training error at the end (fig4): {told}"
-    yield Fact(said, holds, alone=_alone(rows), missing=len(rows) < len(rows_of(records, "fig4")))
+    said = f"training error at the end (fig4): {told or 'not run yet'}"
+    yield Fact(said, holds, alone=_alone(rows), missing=len(rows) < len(every))
 
 
 def by_sparsity(records: Records) -> Iterator[Fact]:
@@ -42,9 +43,9 @@ def by_sparsity(records: Records) -> Iterator[Fact]:
     One fall refutes it, whatever is not run yet.
     """
     known = rows_run(records, "figB")
-    if not known:
-        return
     rows = sorted(rows_of(records, "figB"), key=lambda row: float(row["config"]["sparsity"]))
+    if not rows:
+        return
     losses = [_ends(row, "train_loss") for row in rows]
     falls = [
         f"from {before['label']} to {after['label']} it falls by {high - low:.2f}"

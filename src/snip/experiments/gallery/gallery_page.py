@@ -67,7 +67,7 @@ def gallery(found: dict[str, Found], claims: Judged, results: Path) -> str:
         "more of few seeds than of many) stays undecided; trials on a part of the schedule, "
         "networks on another schedule, and those that were not trained alike, are told and decide "
         "nothing. Rules on maps and on random labels have thresholds, which they name.",
-        *(part for claim, facts in claims for part in claim_text(claim, facts, found)),
+        *(part for claim, facts in claims for part in claim_text(claim, facts)),
     ]
     for name, shown in found.items():
         for stem, record in shown:

@@ -10,7 +10,9 @@ from pathlib import Path
 from snip.common.files import damaged
 from snip.experiments import EXPERIMENTS
 from snip.experiments.claims import CLAIMS, Claim, Fact, verdict
+from snip.experiments.claims.facts import FEW_SEEDS
 from snip.experiments.kinds import Record
+from snip.experiments.records.record import empty_record
 from snip.experiments.records.results_file import ELSEWHERE, record_path
 from snip.experiments.records.tables import markdown
 
@@ -20,15 +22,19 @@ Judged = list[tuple[Claim, list[Fact]]]
 
 def judged(found: Mapping[str, Found], results: Path) -> Judged:
     """Every claim with what the records say of it, trials after those of the full schedule."""
-    whole = {name: one for name, some in found.items() for one in _whole(some)}
+    whole = {name: _whole(found.get(name, []), name) for name in EXPERIMENTS}
     return [
         (claim, [*_facts(claim, whole, results), *_trials(claim, found, results)])
+        if any(found.get(name) for name in claim.sources)
+        else (claim, [])
         for claim in CLAIMS
     ]
 
 
-def _whole(found: Found) -> list[Record]:
-    return [record for _, record in found if record["scale"] == 1]
+def _whole(found: Found, name: str) -> Record:
+    """The record of the whole schedule; of an experiment that was not run, one without runs."""
+    whole = [record for _, record in found if record["scale"] == 1]
+    return whole[0] if whole else empty_record(EXPERIMENTS[name])
 
 
 def _trials(claim: Claim, found: Mapping[str, Found], results: Path) -> list[Fact]:
@@ -56,19 +62,18 @@ def verdict_table(claims: Judged, page: str = "") -> str:
 
 
 def _verdict(claim: Claim, facts: list[Fact]) -> str:
-    return verdict(facts, claim.failed, some=claim.some)
+    if claim.forced and any(not fact.missing for fact in facts):
+        return claim.forced
+    return verdict(facts, some=claim.some)
 
 
-def claim_text(claim: Claim, facts: list[Fact], found: Mapping[str, Found]) -> list[str]:
+def claim_text(claim: Claim, facts: list[Fact]) -> list[str]:
     """A claim with its verdict, its rule, and every comparison."""
     commands = ", ".join(f"`snip reproduce {name}`" for name in claim.sources)
     said = [
         f"### {claim.title}",
         f"**{_verdict(claim, facts)}**. Rule: {claim.rule}. From {commands}.",
     ]
-    missing = [name for name in claim.sources if not _whole(found.get(name, []))]
-    if missing and facts:
-        said.append(f"Not run in full yet: {', '.join(missing)}.")
     if facts:
         said.append("\n".join(_line(fact) for fact in facts))
     return said
@@ -80,9 +85,14 @@ def anchor(heading: str) -> str:
 
 
 def _line(fact: Fact) -> str:
-    open_ = "" if fact.missing else "decides nothing: " if fact.aside else "undecided: "
-    marks = {True: "yes: ", False: "no: ", None: open_}
+    marks = {True: "yes: ", False: "no: ", None: _open(fact)}
     return f"- {marks[fact.holds]}{fact.text}{'; of a single seed' if fact.alone else ''}."
+
+
+def _open(fact: Fact) -> str:
+    if fact.missing:
+        return ""
+    return "decides nothing: " if fact.aside else f"{FEW_SEEDS}: " if fact.few else "undecided: "
 
 
 def _facts(claim: Claim, records: Mapping[str, Record], results: Path) -> list[Fact]:

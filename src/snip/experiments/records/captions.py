@@ -6,6 +6,7 @@ from collections import Counter
 
 from snip.common.figures import counted
 from snip.experiments.kinds import DATA_NOTES, Record
+from snip.experiments.records.comparison import is_full_schedule
 from snip.experiments.records.parts import MEASURED, TIMED, machine_in_words, origin
 from snip.experiments.records.summary import LEGEND
 from snip.methods import training_method
@@ -53,17 +54,6 @@ def schedule_in_words(record: Record) -> str:
     rows = _rows_run(record)
     same = sum(is_full_schedule(row["config"]) for row in rows)
     return "full" if same == len(rows) else "partly full" if same else "another"
-
-
-def is_full_schedule(config: Record) -> bool:
-    """Whether a run has all steps and, where it trains by SGD, the paper's rate.
-
-    The paper has rates and drops. How many steps there are on MNIST it does not say: 75,000 are
-    ours; on the other data sets they are those of a command of its authors.
-    """
-    paper, train = paper_schedule(config["dataset"]), config["train"]
-    rate = train.get("lr") if train.get("optimizer") == paper.optimizer else paper.lr
-    return bool(train["iterations"] == paper.iterations and rate == paper.lr)
 
 
 def _rows_run(record: Record) -> list[Record]:

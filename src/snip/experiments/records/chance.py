@@ -13,6 +13,8 @@ STUDENT = (
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
 RARE = 0.05  # the same 5 of 100 cases
+NORMAL = 1.96  # the same, in standard deviations of a sum of many ranks
+COUNTED = 625  # pairs of seeds: of more, all ways to deal them out take too long to count
 ROUNDING = 1e-9  # a whole number of degrees may be computed as a little less
 
 
@@ -50,18 +52,32 @@ def is_above(difference: float, moved: float) -> bool | None:
 def ranks_above(ours: Sequence[float], theirs: Sequence[float]) -> bool | None:
     """Whether ours rank above theirs or, False, below, by more than chance explains.
 
-    Mann and Whitney's test, exactly: if both are drawn alike, every way to deal the values out
-    between the two is as likely as this one. None if ours would rank as far from the middle in
-    more than 5 of 100 of these ways.
+    Mann and Whitney's test: if both are drawn alike, every way to deal the values out between the
+    two is as likely as this one. None if ours would rank as far from the middle in more than 5 of
+    100 of these ways.
     """
     every = [*ours, *theirs]
     # Values that are equal share the mean of their ranks; twice a rank is always whole.
     ranks = {one: 2 * sum(b < one for b in every) + every.count(one) + 1 for one in every}
     middle = len(ours) * (len(every) + 1)
     lead = sum(ranks[one] for one in ours) - middle
-    ways = _sums([ranks[one] for one in every], len(ours))
+    is_explained = _is_frequent if len(ours) * len(theirs) <= COUNTED else _is_within_normal
+    fewer = min(len(ours), len(theirs))  # lead by as much as the others trail
+    return None if is_explained([ranks[one] for one in every], fewer, lead) else lead > 0
+
+
+def _is_frequent(ranks: Sequence[int], size: int, lead: int) -> bool:
+    """Whether so many of the ranks are as far from the middle in many ways to choose them."""
+    ways, middle = _sums(ranks, size), size * (len(ranks) + 1)
     as_far = sum(number for total, number in ways.items() if abs(total - middle) >= abs(lead))
-    return None if as_far > RARE * sum(ways.values()) else lead > 0
+    return as_far > RARE * sum(ways.values())
+
+
+def _is_within_normal(ranks: Sequence[int], size: int, lead: int) -> bool:
+    """The same for many ranks, whose sum is as good as normally distributed."""
+    count, middle = len(ranks), len(ranks) + 1
+    squares = sum((rank - middle) ** 2 for rank in ranks) / (count - 1)
+    return abs(lead) <= NORMAL * math.sqrt(size * (count - size) / count * squares)
 
 
 def _sums(values: Sequence[int], size: int) -> dict[int, int]:

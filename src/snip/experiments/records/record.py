@@ -193,6 +193,12 @@ def make_record(
     return record | more
 
 
+def empty_record(experiment: Experiment) -> Record:
+    """The record of an experiment of which nothing is run."""
+    rows = [(row, ()) for row in experiment.rows()]
+    return make_record(experiment, rows, Known(), scale=1, command="", more={})
+
+
 def _seconds(runs: Sequence[Record]) -> float:
     """Of all trainings. Rows share runs, and methods their first training: each counts once."""
     alone = {run["run"]: run["seconds"] for run in runs}
