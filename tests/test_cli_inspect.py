@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from cli_fixtures import OWN_NETWORK, PRUNE, SMALL, Snip
 from safetensors.torch import load_file, save_file
 
 from snip import Masks
+from snip.common.lock import locked
 from snip.masks import Provenance
 from snip.models import build
 
@@ -111,8 +113,26 @@ def test_inspect_says_how_far_a_run_is(snip: Snip, finished_run: Path) -> None:
         (Path("half") / name).write_bytes((finished_run / name).read_bytes())
     code, out, _ = snip("inspect", "half")
     assert code == 0
-    assert "60 of 60 iterations" in out
+    assert "stopped, 60 of 60 iterations evaluated; `snip run` with the same flags goes on" in out
     assert json.loads(snip("inspect", "half", "--json")[1])["finished"] is False
+    with locked(Path("half")):
+        out = snip("inspect", "half")[1]
+    assert "running, 60 of 60 iterations evaluated\n" in out
+    assert snip("inspect", finished_run)[1].count("iterations evaluated") == 0
+
+
+def test_inspect_says_in_which_phase_a_run_is(snip: Snip, finished_run: Path) -> None:
+    """As `snip runs` and the page say it: no other training counts as the run's own."""
+    phase = Path("half/phases/round-1")
+    phase.mkdir(parents=True)
+    shutil.copy(finished_run / "config.json", "half")
+    shutil.copy(finished_run / "metrics.jsonl", phase)
+    out = snip("inspect", "half")[1]
+    assert "stopped, round-1: 60 iterations evaluated; `snip run`" in out
+    assert " 0 of " not in out
+    data = json.loads(snip("inspect", "half", "--json")[1])
+    assert data["phase"] == "round-1"
+    assert data["last_evaluation"]["iteration"] == 60
 
 
 @pytest.mark.parametrize("text", ["[", "[]", "{}", '{"model": "vgg-d"}', '{"modle": "vgg-d"}'])

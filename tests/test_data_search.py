@@ -147,7 +147,7 @@ def test_refusal_says_what_to_put_where(name: str, what: str) -> None:
 
 
 def test_named_folder_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(FileError, match="named by data_dir, does not exist"):
+    with pytest.raises(FileError, match=r"named by --data-dir \(data_dir=\), does not exist"):
         load("cifar-10", data_dir=tmp_path / "nowhere")
     monkeypatch.setenv("SNIP_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(FileError, match="named by SNIP_DATA, does not exist"):

@@ -1,9 +1,12 @@
 """Ablations: what their rows change, what they are held against, and how they are drawn."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from record_parts import record_with
 
 from snip.experiments import EXPERIMENTS
@@ -15,6 +18,19 @@ from snip.experiments.records.summary import summary
 from snip.experiments.records.tables import OF_ALL, table_of
 from snip.runs import RunConfig
 from snip.training import paper_schedule
+
+
+def panels_of(figure: Figure) -> list[Axes]:
+    """All axes but that of the legend."""
+    return [axes for axes in figure.axes if axes.axison]
+
+
+def panels_with(errors: Mapping[str, Sequence[float]]) -> list[Axes]:
+    """The panels of a drawing in which the changes of these names have these errors."""
+    record = record_with("gap", lambda row: errors.get(row.label, ()))
+    figure = EXPERIMENTS["gap"].draw(record)
+    figure.draw_without_rendering()
+    return panels_of(figure)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +113,65 @@ def test_an_ablation_shows_its_base_and_whatever_is_lower():
     record = make_record(one, asked, Known(), scale=1, command="snip", more={})
     for row, error in zip(record["rows"], (4.0, 1.0), strict=False):
         row["selected"] = summary([error / 100], row["paper"])
-    stretched, usual = (axes.get_xlim() for axes in one.draw(record).axes)
+    stretched, usual = (axes.get_xlim() for axes in panels_of(one.draw(record)))
     assert stretched[0] < 1.0
     assert stretched[1] > 4.0
     assert usual == pytest.approx((0.8 * 2.4, 2 * 2.4))
+
+
+def test_a_bar_that_goes_beyond_the_axis_ends_in_an_arrow_there():
+    panel, _ = panels_with({"base": (0.016, 0.017), "decay 0": (0.018, 0.042)})
+    arrows = {line.get_marker(): line.get_xdata() for line in panel.lines if not line.get_clip_on()}
+    low, high = panel.get_xlim()  # 3.0 +- 1.7; the best checkpoints at half of that
+    assert arrows == {"<": [pytest.approx(low)], ">": [pytest.approx(high)]}
+    within, _ = panels_with({"base": (0.016, 0.017), "decay 0": (0.02, 0.021)})
+    assert all(line.get_clip_on() for line in within.lines)
+
+
+def test_means_off_the_scale_are_numbers_that_do_not_touch():
+    all_rows = dict.fromkeys(("base", *VARIANTS), (0.016,))  # which makes each of them low
+    for panel in panels_with(all_rows | {"scope layer": (0.24,)}):
+        upper, lower = panel.texts
+        assert [upper.get_text(), lower.get_text()] == ["24.0 \u2192", "12.0 \u2192"]
+        assert upper.get_window_extent().y0 > lower.get_window_extent().y1
+
+
+def test_a_row_without_points_says_why():
+    def errors(row):
+        return [0.02] if row.label == "base" or row.about["of"] == "lstm-s, 95%" else []
+
+    record = record_with("gap-recurrent", errors)
+    record["rows"][5]["failed"] = [{"seed": 0, "run": "one", "diverged": True}]
+    full, *rest = panels_of(EXPERIMENTS["gap-recurrent"].draw(record))
+    assert not full.texts
+    assert [[text.get_text() for text in panel.texts] for panel in rest] == [
+        ["failed", "not run", "not run"], ["not run"] * 3, ["not run"] * 3
+    ]  # fmt: skip
+    assert {text.get_position()[1] for text in rest[0].texts} == {1, 2, 3}
+
+
+def test_changes_that_no_panel_shows_are_named_if_they_are_few():
+    def below(name, *run):
+        record = record_with(name, lambda row: [0.02] if row.label in run else [])
+        return EXPERIMENTS[name].draw(record).get_supxlabel().replace("\n", " ")
+
+    some = ("base", "ReLU after convolutions", "scoring batch 10,000")
+    assert "Not run at all yet: nothing held out, rate 0.02." in below("gap-conv", *some)
+    assert "Not run at all" not in below("gap-conv", "base", *VARIANTS_CONV)
+    many = below("gap", "base")
+    assert "Not run at all" not in many
+    assert "of 62 rows are not run yet" in many
+
+
+@pytest.mark.parametrize("name", ["gap", "gap-recurrent", "gap-sws"])
+def test_the_legend_lies_on_nothing_else(name):
+    figure = EXPERIMENTS[name].draw(record_with(name, lambda _: [0.02, 0.03]))
+    figure.draw_without_rendering()
+    (legend,) = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "selected on validation", "best checkpoint"
+    ]  # fmt: skip
+    title, *others = figure.texts
+    around = [title.get_window_extent(), *(text.get_window_extent() for text in others)]
+    around += [panel.get_tightbbox() for panel in panels_of(figure)]
+    assert not any(legend.get_window_extent().overlaps(box) for box in around)

@@ -5,6 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from record_parts import record_of, record_with
 
 from snip.experiments import EXPERIMENTS
@@ -62,11 +64,49 @@ def test_architectures_have_a_panel_each_with_dense_and_pruned_side_by_side():
         assert axes.get_title(loc="left") == model
         said = [text.get_text() for text in axes.get_legend().get_texts()]
         assert said == ["dense", f"pruned {pruned}"]
-        assert len(axes.lines) == 4  # two seeds each; a trial has no lines of the paper
+        # Two seeds each, and the error of guessing: a trial has no lines of the paper.
+        assert len(axes.lines) == 5
     whole = record_with("table2", lambda row: [0.1] if row.config.model == "lstm-s" else [])
     (axes,) = experiment.draw(whole).axes
     heights = [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == ":"]
     assert heights == [1.88, 1.57]
+
+
+@pytest.mark.parametrize(("name", "guessing"), [("table2", 90), ("tableC", 99.5)])
+def test_a_trial_is_held_against_the_error_of_guessing(name, guessing):
+    experiment = EXPERIMENTS[name]
+    figure = experiment.draw(record_of(name, experiment.rows()[:2]))
+    (dotted,) = set(figure.axes[0].lines) - set(_curves(figure.axes[0]))
+    assert dotted.get_ydata() == pytest.approx([guessing, guessing])
+    assert "Dotted: the error of guessing." in figure.get_supxlabel().replace("\n", " ")
+    whole = experiment.draw(record_with(name, lambda _: [0.1])).get_supxlabel()
+    assert "Dotted: the paper's error at the end." in whole.replace("\n", " ")
+
+
+@pytest.mark.parametrize(("least", "begins"), [(0.91, 90), (0.9, 0), (0.2, 0)])
+def test_the_axes_of_a_trial_begin_where_its_errors_do(least, begins):
+    record = record_with("tableC", lambda _: [0.97], scale=0.5)
+    for row in record["rows"]:
+        row["runs"][0]["curve"]["test_error"] = [0.99, 0.97]
+    record["rows"][3]["runs"][0]["curve"]["test_error"] = [0.99, least]
+    panels = [axes for axes in EXPERIMENTS["tableC"].draw(record).axes if axes.axison]
+    assert [axes.get_ylim() for axes in panels] == [(begins, 100)] * 5
+
+
+def test_the_title_says_which_networks_of_a_table_are_shown():
+    def title(*models, **more):
+        def errors(row):
+            return [0.1] if not models or row.config.model in models else []
+
+        return EXPERIMENTS["table2"].draw(record_with("table2", errors, **more)).get_suptitle()
+
+    head = EXPERIMENTS["table2"].title
+    assert title() == head
+    assert title("gru-s", "lstm-s") == f"{head}\n2 of 12 networks: lstm-s, gru-s"
+    most = {row.config.model for row in EXPERIMENTS["table2"].rows()} - {"gru-b", "vgg-c"}
+    assert title(*most) == f"{head}\n10 of 12 networks: all but vgg-c, gru-b"
+    trial = "A trial on 0.5 of the schedule; 1 of 12 networks: gru-s"
+    assert title("gru-s", scale=0.5) == f"{head}\n{trial}"
 
 
 @pytest.mark.parametrize("errors", [(65, 74), (0.7, 0.9), (1.2, 1.4), (1, 60), (10, 40)])
@@ -90,11 +130,16 @@ def test_records_of_before_curves_were_kept_are_shown_without_them():
     assert table_of(experiment, record)[1]
 
 
+def _curves(axes: Axes) -> list[Line2D]:
+    """The lines of runs, of which the others are dotted."""
+    return [line for line in axes.lines if line.get_linestyle() != ":"]
+
+
 def test_a_row_has_its_colour_whatever_else_was_run():
     experiment = EXPERIMENTS["table2"]
     dense, pruned = experiment.rows()[:2]
     colours = [
-        {line.get_color() for line in experiment.draw(record_of("table2", rows)).axes[0].lines}
+        {line.get_color() for line in _curves(experiment.draw(record_of("table2", rows)).axes[0])}
         for rows in ([dense], [pruned], [dense, pruned])
     ]
     assert colours[0] | colours[1] == colours[2]
@@ -150,11 +195,11 @@ def test_costs_needs_and_differences_in_tables():
     assert rows[1][-1] == "+0.10 (+0.87)"  # ours rises by 0.1 from row to row
     _, rows = table_of(EXPERIMENTS["gap"], record_of("gap", EXPERIMENTS["gap"].rows()))
     assert rows[0][-2:] == ["1.00 / 0.50", "-"]
-    assert rows[1][-1] == "+0.10"  # in both seeds
-    errors = {"base": (0.010, 0.014, 0.1), "decay 0": (0.012, 0.015)}  # the third seed has no pair
+    assert rows[1][-1] == "+0.10"  # two seeds do not know their own deviation
+    errors = {"base": (0.010, 0.014, 0.010, 0.1), "decay 0": (0.012, 0.015, 0.0115)}
     given = record_with("gap", lambda row: errors.get(row.label, ()))
     _, rows = table_of(EXPERIMENTS["gap"], given)
-    assert rows[1][-1] == "+0.15 (+3.0 s.e.)"  # 0.2 and 0.1
+    assert rows[1][-1] == "+0.15 (+5.2 s.e.)"  # 0.2, 0.1 and 0.15; the fourth seed has no pair
 
 
 def test_a_record_that_was_only_scored_says_so():

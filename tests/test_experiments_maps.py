@@ -1,10 +1,12 @@
 """Maps of what survives, how they are measured, and labels that are dealt out at random."""
 
+import math
+
 import pytest
 import torch
 
 from snip.data import load
-from snip.experiments.fig2 import SPARSITIES, maps_of
+from snip.experiments.fig2 import PLAIN, SETS, SPARSITIES, draw, maps_of
 from snip.experiments.measures.map_measures import (
     CHANGED,
     INVERSION,
@@ -118,3 +120,31 @@ def test_scores_come_from_true_labels_and_training_from_shuffled_ones(mnist):
     assert "shuffled-labels" in config.folder_name
     rival = RunConfig("lenet-300-100", 0.9, method="lwc", labels=SHUFFLED)
     assert rival.trained_first.labels == SHUFFLED
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """A figure of maps that were scored with seven seeds."""
+    maps = {PLAIN: [[packed(torch.zeros(784))] * len(SPARSITIES)] * 10}
+    measured = {"shown": [PLAIN], "images": 100, "seeds": 7}
+    record = {"title": "Maps", "rows": [], "scale": 1}
+    figure = draw(record | {"measured": measured | {name: {"maps": maps} for name in SETS}})
+    figure.draw_without_rendering()
+    return figure
+
+
+def test_the_maps_drawn_are_of_one_seed_and_the_measures_of_all(drawn):
+    said = drawn.get_supxlabel().replace("\n", " ")
+    assert "The maps drawn are of seed 0" in said
+    assert "The measures in the table are over all 7 seeds." in said
+
+
+def test_columns_of_maps_have_names_that_do_not_overlap(drawn):
+    digits, clothes, *_ = drawn.axes
+    assert [text.get_text() for text in digits.get_xticklabels()] == list("0123456789")
+    names = clothes.get_xticklabels()
+    assert [name.get_text() for name in names][::9] == ["T-shirt", "Boot"]
+    # A slanted name lies in a band as high as a line; the next one's begins a column further.
+    column = clothes.transData.transform([(30, 0), (0, 0)])
+    apart = (column[0] - column[1])[0] * math.sin(math.radians(names[0].get_rotation()))
+    assert apart > 1.2 * names[0].get_fontsize() * drawn.dpi / 72

@@ -174,10 +174,12 @@ def test_a_damaged_result_is_refused_by_name(docs):
 
 
 def test_marks_are_filled_and_filled_again(docs):
-    record = record_of("methods", EXPERIMENTS["methods"].rows())
+    methods, granularity = (
+        record_of(name, EXPERIMENTS[name].rows()) | {"scale": 1.0}
+        for name in ("methods", "granularity")
+    )
     (docs.parent / "results" / "methods.png").write_bytes(b"")
-    rows = EXPERIMENTS["granularity"].rows()
-    _, first = written(docs, methods=record, granularity=record_of("granularity", rows))
+    _, first = written(docs, methods=methods, granularity=granularity)
     assert first.count(END) == len(MARK.findall(first))
     assert "| lenet-300-100 | 90% | 95% | 98% | 99% | 99.5% |" in first
     assert "| `snip` | 1.05 ± 0.07 |" in first

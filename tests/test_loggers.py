@@ -178,6 +178,7 @@ def test_a_missing_library_is_told_before_anything_starts(
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     code, _, error = snip(*RUN, "--folder", "run", "--log", "tensorboard")
     assert code == 2
+    assert "logging to TensorBoard needs tensorboard (" in error
     assert "pip install 'snip-prune[tensorboard]'" in error
     assert not Path("run").exists()
 

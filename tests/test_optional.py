@@ -42,12 +42,13 @@ def test_every_extra_that_a_sentence_names_installs_the_library():
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "imported":
-                first, last = node.args[0], node.args[-1]
+                last = node.args[-1]
+                first = next((k.value for k in node.keywords if k.arg == "library"), node.args[0])
                 if isinstance(first, ast.Constant):
                     asked.add((first.value.partition(".")[0], last.value))
     assert asked == {
         ("transformers", "transformers"), ("accelerate", "transformers"), ("wandb", "wandb"),
-        ("mlflow", "mlflow"), ("ray", "ray"),
+        ("mlflow", "mlflow"), ("ray", "ray"), ("tensorboard", "tensorboard"),
     }  # fmt: skip
     for library, extra in {*asked, ("lightning", "lightning")}:
         names = {re.split(r"[\[<>=]", text)[0] for text in optional(extra)}

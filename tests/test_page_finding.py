@@ -15,7 +15,8 @@ from snip.common.figures import duration, percent
 from snip.common.lock import locked
 from snip.data import load
 from snip.page.book import Book
-from snip.page.finding import chosen_folders, read_run
+from snip.page.finding import Run, chosen_folders, read_run
+from snip.page.progress import before
 from snip.page.story import Shown
 from snip.page.telling import told
 from snip.reports.report import Report
@@ -186,3 +187,11 @@ def test_a_live_page_sees_what_changes_in_phases_and_who_is_at_work(phases: Path
     with locked(phases):
         assert "Running, round-" in book.live()
     assert "Stopped, round-" in book.live()
+
+
+def test_what_trainings_before_took_reads_well_in_days_too(page_run: Path) -> None:
+    result = RunResult.read(page_run)
+    for seconds, text in ((61, "and 1:01 "), (3 * 86400, "and 3 days ")):
+        cost = {"first training": {"iterations": 1, "seconds": seconds}}
+        run = Run(page_run, result=dataclasses.replace(result, cost=cost))
+        assert before(run) == f"{text}in the trainings before"

@@ -107,8 +107,11 @@ def test_only_the_page_is_served_and_only_here(server: PageServer) -> None:
     news = json.loads(asked(server, "/live.json")[2])
     assert news["curves"][0]["iterations"] == [10, 20, 30, 40]
     assert "The test error is" in news["parts"]["headline"]
-    for path in ("/config.json", "/../config.json", "/favicon.ico", "/?x", "/etc/passwd"):
+    for path in ("/config.json", "/../config.json", "/favicon.ico", "/etc/passwd", "/x?/"):
         assert asked(server, path)[0] == 404
+    for path, beginning in (("/?a", "<!doctype html>"), ("/live.json?a=/config.json", "{")):
+        status, _, text = asked(server, path)
+        assert (status, text[: len(beginning)]) == (200, beginning)
     assert asked(server, "/", method="HEAD")[2] == ""
     assert asked(server, "/", method="POST")[0] == 501
 

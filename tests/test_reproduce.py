@@ -82,7 +82,7 @@ def test_runs_whose_folders_are_gone_stay_in_the_record(snip: Snip) -> None:
     experiment = EXPERIMENTS["table1"]
     request = Request(Place(Path("runs")), Path("results"), seeds=2, scale=0.0002)
     work = Reproduction(experiment, request)
-    work.look()
+    work.read_runs()
     assert [row["runs"] for row in work.record()["rows"]] == [row["runs"] for row in before]
     # A trial at another scale is another file, and has none of these runs.
     other = Reproduction(experiment, Request(Place(Path("runs")), Path("results"), scale=0.5))

@@ -9,10 +9,11 @@ import pytest
 import torch
 from cli_fixtures import Snip
 
+from snip.common.errors import InputError
 from snip.common.source import code_digest
 from snip.experiments import EXPERIMENTS
 from snip.experiments.measures.maps import packed
-from snip.experiments.records.parts import origin
+from snip.experiments.records.parts import MADE, MEASURED, made_now, origin
 from snip.experiments.sweep.reproduce import Reproduction
 from snip.experiments.sweep.request import Request
 from snip.experiments.sweep.work import Place
@@ -59,3 +60,49 @@ def test_times_say_of_which_commit_they_are(capsys: pytest.CaptureFixture[str], 
         assert f"Times are {said}." in (place / "granularity.md").read_text()
     installed = {"made": {"timing": {**made, "commit": "", "versions": {"snip": "1.2"}}}}
     assert origin(installed, "timing") == "of 2026-11-01, version 1.2, on a processor, 64 cores"
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_a_figure_that_cannot_be_written_hides_no_numbers(snip: Snip) -> None:
+    stem = Path("results/gap-scale-0.0002")
+    stem.with_name(f"{stem.name}.png").mkdir(parents=True)  # in its place
+    asked = ["gap", "--only", "base", "--seeds", "1", "--scale", "0.0002"]
+    code, out, error = snip("reproduce", *asked)
+    assert code == 1
+    assert "lenet-300-100" in out
+    assert f"cannot write {stem}.png" in error
+    assert "The tables are written and the runs kept: the same command draws it." in error
+    assert json.loads(stem.with_name(f"{stem.name}.json").read_text())["done"] == 2
+    stem.with_name(f"{stem.name}.png").rmdir()
+    assert snip("reproduce", *asked)[0] == 0
+    assert stem.with_name(f"{stem.name}.png").is_file()
+
+
+@pytest.mark.usefixtures("empty_folder")
+@pytest.mark.parametrize(
+    ("held", "asked", "missing", "done"),
+    [
+        (5, None, False, True),
+        (5, 5, False, True),
+        (5, 3, False, False),
+        (2, None, False, False),  # as an earlier --seeds 2 left it
+        (7, None, False, False),
+        (5, 7, True, False),
+        (7, 5, True, True),
+        (2, None, True, False),
+    ],
+)
+def test_maps_of_other_seeds_are_measured_again(
+    held: int, asked: int | None, missing: bool, done: bool
+) -> None:
+    request = Request(Place(Path("runs")), Path("results"), seeds=asked, missing=missing)
+    for name, expected in (("fig2", done), ("fig3", True)):  # fig3 measures nothing over seeds
+        work = Reproduction(EXPERIMENTS[name], request)
+        work.parts.held = {MEASURED: {"seeds": held}, MADE: {MEASURED: made_now()}}
+        assert work.has_measures() is expected
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_maps_of_too_few_seeds_to_compare_are_refused_at_once() -> None:
+    with pytest.raises(InputError, match="seeds is 1"):
+        Reproduction(EXPERIMENTS["fig2"], Request(Place(Path("runs")), Path("results"), seeds=1))

@@ -116,7 +116,7 @@ def test_runs_that_cannot_be_written_are_told_before_anything_is_done(
 def test_a_data_folder_that_is_not_there_is_told_though_mnist_is_inside(snip: Snip) -> None:
     code, out, error = snip("reproduce", *ONE_RUN, "--data-dir", "nowhere")
     assert (code, out) == (2, "")
-    assert "the data folder nowhere, named by data_dir, does not exist" in error
+    assert "the data folder nowhere, named by --data-dir (data_dir=), does not exist" in error
     assert files() == []
 
 
@@ -210,20 +210,10 @@ def test_what_is_done_takes_no_time() -> None:
     request = Request(Place(Path("runs")), Path("results"))
     work = Reproduction(EXPERIMENTS["fig2"], request)
     made = made_now() | {"seconds": 65.0}
-    work.parts.held = {MEASURED: {}, MADE: {MEASURED: made}}
+    work.parts.held = {MEASURED: {"seeds": 5}, MADE: {MEASURED: made}}
     assert show_estimate(work) == {}
     made["code"] = "older"
     assert show_estimate(work) == {"fig2": 65}
-
-
-@pytest.mark.usefixtures("empty_folder")
-@pytest.mark.parametrize(("asked", "done"), [(None, True), (5, True), (3, False)])
-def test_maps_of_other_seeds_are_measured_again(asked: int | None, done: bool) -> None:
-    request = Request(Place(Path("runs")), Path("results"), seeds=asked)
-    for name, expected in (("fig2", done), ("fig3", True)):  # fig3 measures nothing over seeds
-        work = Reproduction(EXPERIMENTS[name], request)
-        work.parts.held = {MEASURED: {"seeds": 5}, MADE: {MEASURED: made_now()}}
-        assert work.has_measures() is expected
 
 
 def test_a_whole_label_stands_for_its_row_alone() -> None:

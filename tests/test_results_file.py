@@ -116,6 +116,7 @@ CHANGES: list[tuple[str, Callable[[Record], object], str]] = [
     ("table1", lambda r: row(r).update(failed=[1]), "rows[0].failed[0] is 1"),
     ("table1", lambda r: r.update(rows=3), "rows is 3"),
     ("table1", lambda r: r.update(timing=[]), "timing is []"),
+    ("table1", lambda r: r.update(scale=0.01), "its scale is 0.01"),
     ("table1", lambda r: r.update(measured="x"), "measured is 'x'"),
     ("table1", lambda r: r.update(made={"timing": {}}), "made.timing has no code"),
     ("fig2", lambda r: r["measured"].pop("shown"), "no 'shown'"),

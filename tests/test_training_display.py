@@ -29,8 +29,12 @@ def test_summary_has_loss_error_speed_and_time_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3661, "1:01:01")]
-)
+    ("seconds", "text"),
+    [
+        (0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3661, "1:01:01"), (48 * 3600, "48:00:00"),
+        (48 * 3600 + 1, "2 days"), (5713 * 3600 + 1095, "238 days"), (1e8, "1,157 days"),
+    ],
+)  # fmt: skip
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 

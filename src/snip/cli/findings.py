@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +16,11 @@ from snip.common.places import exists
 from snip.masks import Masks
 from snip.reports.report import Report, report
 from snip.runs import RunResult, chance_note
-from snip.runs.folder import CONFIG, RESULT, SUMS, read_config
+from snip.runs.folder import CONFIG, FINISHED, RESULT, STOPPED, SUMS, read_config
+from snip.runs.listing import Listed, listed
 from snip.runs.sums import Changes, changes
 from snip.training.journal import MASKS, METRICS
-from snip.training.metrics import read_metrics
+from snip.training.metrics import Metrics, read_metrics
 
 # Buffers of normalisation layers, which are no connections.
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -128,34 +130,51 @@ def of_folder(folder: Path, model: str | None, dataset: str | None) -> Finding:
 def _run(folder: Path, changed: Changes | None) -> Finding:
     """What a run's folder says beside its masks."""
     config = read_config(folder)
-    finished = exists(folder / RESULT)
-    result = RunResult.read(folder, verify=False) if finished else None
-    history = read_metrics(folder / METRICS) if exists(folder / METRICS) else []
-    done = history[-1].iteration if history else 0
-    going = f"{done:,} of {config.training.iterations:,} iterations evaluated"
+    result = RunResult.read(folder, verify=False) if exists(folder / RESULT) else None
+    under_way = None if result is not None else listed(folder)
     shown: dict[str, object] = {
         "model": config.model,
         "data set": config.dataset,
         "protocol": config.protocol,
         "seed": config.seed,
-        "state": "finished" if finished else f"{going}; `snip run` with the same flags goes on",
+        "state": FINISHED if under_way is None else _under_way(under_way),
+        # A run's masks, if they are there, say more; they may be deleted, or not made yet.
+        "sparsity": percent(config.sparsity if result is None else result.sparsity),
     }
-    # A run's masks, if they are there, say more; they may be deleted, or not made yet.
-    shown["sparsity"] = percent(config.sparsity if result is None else result.sparsity)
-    if result is not None:
-        shown |= {"test error": percent(result.test_error), "seconds": f"{result.seconds:.1f}"}
-        shown |= {"engine": result.engine_note}
-        note = chance_note(result)
-        shown |= {} if note is None else {"note": note}
-        shown |= {"files": f"not known: there is no {SUMS}" if changed is None else str(changed)}
+    shown |= {} if result is None else _outcome(result, changed)
+    history = _history(folder) if under_way is None else under_way.history
     data: dict[str, Any] = {
-        "finished": finished,
+        "finished": result is not None,
         "config": config.to_dict(),
         "result": None if result is None else result.to_dict(),
-        "last_evaluation": history[-1].to_dict() if history else None,
+        "phase": under_way.phase if under_way is not None else "",  # "" is the run's own training
+        "last_evaluation": history[-1].to_dict() if history else None,  # of that training
         "files": None if changed is None else changed._asdict(),
     }
     return Finding("run", folder, shown, data)
+
+
+def _under_way(run: Listed) -> str:
+    """How far a run has come, and what a stopped one needs."""
+    more = "; `snip run` with the same flags goes on" if run.state == STOPPED else ""
+    return f"{run.progress}{more}"
+
+
+def _history(folder: Path) -> Sequence[Metrics]:
+    """The evaluations of a finished run; they may be deleted."""
+    return read_metrics(folder / METRICS) if exists(folder / METRICS) else ()
+
+
+def _outcome(result: RunResult, changed: Changes | None) -> dict[str, object]:
+    """What a finished run came to, and whether its files are as it left them."""
+    note = chance_note(result)
+    return {
+        "test error": percent(result.test_error),
+        "seconds": f"{result.seconds:.1f}",
+        "engine": result.engine_note,
+        **({} if note is None else {"note": note}),
+        "files": f"not known: there is no {SUMS}" if changed is None else str(changed),
+    }
 
 
 def _report(masks: Masks, model: str | None, dataset: str | None) -> Report | None:

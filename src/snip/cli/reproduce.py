@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from snip.cli.options import DataDir, Download, Log, option, switch
-from snip.cli.useless import NO_RUNS, NO_SEEDS, NO_TIME, given_options, refuse_useless
+from snip.cli.useless import Rule, given_options, refuse_useless
 from snip.common.console import remark, say
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
@@ -64,6 +64,28 @@ Only = Annotated[
     ),
 ]
 
+# States of a command that no option names.
+NO_TIME, NO_RUNS, NO_SEEDS = "without --time", "without runs", "without seeds"
+RULES = (
+    Rule(
+        "--time",
+        frozenset({"--seeds", "--jobs", "--on", "--only", "--missing", "--dry-run", "--log"}),
+        "--time times each network once, here and now, in place of training: omit {options}.",
+    ),
+    Rule(
+        "--dry-run",
+        frozenset({"--download", "--log"}),
+        "--dry-run says what there is to do with the data that is here: omit {options}.",
+    ),
+    Rule(NO_TIME, frozenset({"--seconds"}), "{options} is of --time alone: give both or none."),
+    Rule(
+        NO_RUNS,
+        frozenset({"--on", "--only", "--scale", "--log"}),  # --jobs and --out do no harm
+        "{name} scores networks and has no runs: omit {options}.",
+    ),
+    Rule(NO_SEEDS, frozenset({"--seeds"}), "{name} scores one draw of each network: omit --seeds."),
+)
+
 
 def command(
     context: typer.Context,
@@ -94,7 +116,6 @@ def command(
 ) -> None:
     """Reproduce a table or a figure of the paper."""
     # Imported here, because this loads torch, and a help text needs none of it.
-    from snip.common.checks import checked_whole
     from snip.experiments import ALL, named_experiments
     from snip.experiments.sweep.request import Request
     from snip.experiments.sweep.work import Place
@@ -106,9 +127,8 @@ def command(
     first = named_experiments(name)[0]
     runs = name == ALL or bool(first.rows())
     without_seeds = not runs and first.fewest_seeds is None
-    refuse_useless(name, given, {NO_TIME: not time, NO_RUNS: not runs, NO_SEEDS: without_seeds})
-    if not runs and seeds is not None:
-        checked_whole("seeds", seeds, least=first.fewest_seeds or 1)
+    states = {NO_TIME: not time, NO_RUNS: not runs, NO_SEEDS: without_seeds}
+    refuse_useless(RULES, given, [state for state in states if states[state]], name=name)
     set_up_torch(threads=1, device="cpu")
     place, texts = Place(out, data_dir, download, tuple(log or ())), tuple(only or ())
     asked = Request(place, results, seeds, jobs, scale, texts, on=on, missing=missing)

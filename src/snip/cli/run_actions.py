@@ -5,65 +5,75 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, count, islice, product
 from pathlib import Path
 from string import ascii_uppercase
 
+from snip.cli.run_choice import Filters, chosen, differing, has, read_all, searched
 from snip.common.console import remark, say, show_table
-from snip.common.errors import FileError, InputError, nearest
-from snip.common.errors import listed as few
+from snip.common.errors import FileError, InputError
 from snip.common.figures import counted, duration, percent
 from snip.common.files import read_json, reading
 from snip.common.lock import is_held, locked
-from snip.methods import METHODS
-from snip.models import MODELS
 from snip.reports.curves import Curve, draw_curves
 from snip.reports.pictures import require_format
 from snip.runs.folder import FINISHED
-from snip.runs.listing import CLUSTER, STATES, Listed, listed, run_folders
-from snip.runs.naming import look
-from snip.runs.settings import told_apart
+from snip.runs.listing import CLUSTER, DAMAGED, STATES, Listed, listed, run_folders
 from snip.training.journal import METRICS
 from snip.training.metrics import read_metrics
 
-DENSE = "dense"
 REMOVED_BY = 8  # characters of a name, as many as the digest at its end has
 
 
 def show_list(
     out: Path, texts: Sequence[str], *, model: str | None, method: str | None, state: str | None
 ) -> None:
-    """Print a line per run that has all of the texts in its name, and fits what else is wanted."""
-    for kind, given, known in (("method", method, (*METHODS, DENSE)), ("state", state, STATES)):
-        if given is not None and given not in known:
-            raise nearest(kind, given, known)
-    if model is not None and ":" not in model and model not in MODELS:
-        raise nearest("model", model, MODELS)
-    wanted = {"model": model, "method": method, "state": state}
-    readable, damaged = _readable(out, texts)
-    for text in texts:
-        if not any(_has(folder.name, text) for folder in run_folders(out)):
-            remark(f"no run has {text!r} in its name.")
-    found = [run for run in readable if _fits(run, wanted)]
-    if found:
-        _show_runs(found)
-    counts = {name: sum(run.state == name for run in found) for name in STATES}
-    counts |= {"damaged (see above)": damaged} if damaged else {}
-    said = ", ".join(f"{n} {name}" for name, n in counts.items())
-    say(f"{counted(len(found) + damaged, 'run')}: {said}")
+    """Print a line per run that all texts are found in, and that fits what else is wanted."""
+    filters = Filters(model, method, state)
+    runs, damaged = read_all(run_folders(out))
+    apart = differing(runs)
+    words = {run.folder: searched(run, one) for run, one in zip(runs, apart, strict=True)}
+    words |= {folder: folder.name for folder in damaged}
+    meant = _with_texts(words, texts)
+    found = [
+        (run, settings)
+        for run, settings in zip(runs, apart, strict=True)
+        if run.folder in meant and filters.take(run)
+    ]
+    told = [error for folder, error in damaged.items() if folder in meant and filters.take_damaged]
+    for error in told:
+        remark(f"warning: {error}")
+    _show_runs(found)
+    _say_counts([run.state for run, _ in found], len(told))
     _say_cluster(out)
 
 
-def _show_runs(runs: Sequence[Listed]) -> None:
+def _with_texts(words: Mapping[Path, str], texts: Sequence[str]) -> set[Path]:
+    """The folders in whose words all texts are; a text that no folder has is told."""
+    for text in texts:
+        if not any(has(one, text) for one in words.values()):
+            remark(f"no run has {text!r} in its name or its settings.")
+    return {folder for folder, one in words.items() if all(has(one, text) for text in texts)}
+
+
+def _show_runs(runs: Sequence[tuple[Listed, str]]) -> None:
     """A table of runs; settings that names do not show stand beside those that they tell apart."""
+    if not runs:
+        return
     heading = ["run", "state", "progress", "time left", "test error"]
-    rows = [list(_cells(run)) for run in runs]
-    apart = told_apart([run.config for run in runs], look)
-    if any(apart):
+    rows = [list(_cells(run)) for run, _ in runs]
+    if any(settings for _, settings in runs):
         heading.append("differs in")
-        rows = [[*row, differing] for row, differing in zip(rows, apart, strict=True)]
+        rows = [[*row, settings] for row, (_, settings) in zip(rows, runs, strict=True)]
     show_table(heading, rows)
+
+
+def _say_counts(states: Sequence[str], damaged: int) -> None:
+    counts = {name: states.count(name) for name in STATES}
+    counts |= {f"{DAMAGED} (see above)": damaged} if damaged else {}
+    said = ", ".join(f"{number} {name}" for name, number in counts.items())
+    say(f"{counted(len(states) + damaged, 'run')}: {said}")
 
 
 def _say_cluster(out: Path) -> None:
@@ -137,65 +147,12 @@ def remove(out: Path, names: Sequence[str], *, asked: bool) -> None:
         say(f"removed {folder}")
 
 
-def chosen(out: Path, names: Sequence[str], *, least: int = 1) -> list[Path]:
-    """The folder of each name; a part of at least so many characters is enough if one run has it.
-
-    Of what is to be removed more is asked: "." and an empty variable are parts of names too.
-    """
-    known = {path.name: path for path in run_folders(out)}
-    found = []
-    for name in names:
-        alike = [known[name]] if name in known else [p for n, p in known.items() if _has(n, name)]
-        if name not in known and len(name.strip()) < least:
-            raise InputError(
-                f"{name!r} is too little of a run's name: give at least {least} characters of it, "
-                "such as those that it ends with."
-            )
-        if not alike:
-            raise nearest("run", name, known)
-        if len(alike) > 1:
-            raise InputError(
-                f"{name!r} is a part of {len(alike)} names ({few([p.name for p in alike])}): "
-                "give more of it."
-            )
-        found.append(alike[0])
-    return found
-
-
-def _readable(out: Path, texts: Sequence[str]) -> tuple[list[Listed], int]:
-    """The runs with these texts in their names but for damaged ones, which are told and counted."""
-    runs, damaged = [], 0
-    for folder in run_folders(out):
-        if not all(_has(folder.name, text) for text in texts):
-            continue
-        try:
-            runs.append(listed(folder))
-        except InputError as error:
-            damaged += 1
-            remark(f"warning: {error}")
-    return runs, damaged
-
-
-def _has(name: str, text: str) -> bool:
-    """Whether a run is meant by a text: a part of its name, in large or small letters."""
-    return text.lower() in name.lower()
-
-
-def _fits(run: Listed, wanted: dict[str, str | None]) -> bool:
-    has = {"model": run.config.model, "method": _method(run), "state": run.state}
-    return all(value is None or has[name] == value for name, value in wanted.items())
-
-
-def _method(run: Listed) -> str:
-    return run.config.method if run.config.sparsity else DENSE
-
-
 def _cells(run: Listed) -> tuple[str, ...]:
     progress = f"{run.done / run.steps:.0%}" if run.steps else f"{run.phase}: {run.done:,} steps"
     left = run.seconds_left
     error = "-" if run.result is None else percent(run.result.test_error)
-    time = "-" if left is None or run.state == FINISHED else duration(left)
-    return run.folder.name, run.state, progress, time, error
+    still = "-" if left is None or run.state == FINISHED else duration(left)
+    return run.folder.name, run.state, progress, still, error
 
 
 OUTCOMES = (

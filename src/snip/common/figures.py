@@ -24,8 +24,13 @@ def short_percent(fraction: float) -> str:
     return percent(fraction).removesuffix("%").rstrip("0").removesuffix(".") + "%"
 
 
+DAY = 24 * 60 * 60  # seconds
+
+
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds as h:mm:ss or m:ss."""
+    """Hours, minutes and seconds as h:mm:ss or m:ss; beyond two days the nearest number of days."""
+    if round(seconds) > 2 * DAY:
+        return counted(round(seconds / DAY), "day")
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

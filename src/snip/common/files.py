@@ -21,6 +21,7 @@ NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # a full disk,
 TEMPORARY = ".snip-tmp-"  # how the name of a file begins that is still being written
 # Bytes of a JSON text: none of ours comes near, and Python takes up to 24 times as many for it.
 LARGEST_JSON = 1 << 23
+NOTHING_CHANGED = " Nothing was changed."  # how the sentence of a failed write ends
 ANOTHER = "put back a copy, delete its folder, or choose another one"
 
 
@@ -211,7 +212,7 @@ def _write_errors(path: Path) -> Iterator[None]:
     except FileError:
         raise
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise FileError(f"cannot write {path}: {_reason(error)}. Nothing was changed.") from error
+        raise FileError(f"cannot write {path}: {_reason(error)}.{NOTHING_CHANGED}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -8,8 +8,13 @@ from typing import Any
 from snip.common.errors import MissingPackageError, first_line
 
 
-def imported(names: str | tuple[str, ...], what: str, extra: str) -> Any:
-    """The first of these modules that can be imported, or an error with the line to install it."""
+def imported(
+    names: str | tuple[str, ...], what: str, extra: str, *, library: str | None = None
+) -> Any:
+    """The first of these modules that can be imported, or an error with the line to install it.
+
+    `library` is what is missed if the modules belong to a package that is there without it.
+    """
     names = (names,) if isinstance(names, str) else names
     for name in names:
         try:
@@ -17,6 +22,6 @@ def imported(names: str | tuple[str, ...], what: str, extra: str) -> Any:
         except ImportError as error:
             missing = error
     raise MissingPackageError(
-        f"{what} needs {names[0].partition('.')[0]} ({first_line(missing)}): "
+        f"{what} needs {library or names[0].partition('.')[0]} ({first_line(missing)}): "
         f"run  pip install 'snip-prune[{extra}]'"
     ) from missing

@@ -80,7 +80,7 @@ def check_named_folder(data_dir: Path | None) -> None:
     """Refuse a named folder that is not there."""
     folder = named_folder(data_dir)
     if folder is not None and not is_folder(folder):
-        origin = "data_dir" if data_dir is not None else "SNIP_DATA"
+        origin = "--data-dir (data_dir=)" if data_dir is not None else "SNIP_DATA"
         raise FileError(
             f"the data folder {folder}, named by {origin}, does not exist: "
             "create it or name another."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from snip.common.figures import short_percent
 from snip.experiments.kinds import OF, Experiment, Record, Row
-from snip.experiments.records.comparison import paired
+from snip.experiments.records.comparison import LEAST_SEEDS, paired
 from snip.experiments.records.drawing import (
     COLOURS,
     PAPER_GREY,
@@ -30,6 +30,7 @@ BASE = "base"
 LEAST, MOST = 0.8, 2.0  # times the paper's error: how far the figure goes at least
 BEYOND = 0.05  # of an error that stretches the figure: how far it goes beyond
 SHIFTS = {"selected": -0.15, "best": 0.15}  # of a rule's points in the figure from the middle
+MOST_NAMED = 6  # changes that the figure leaves out and names; of more, the count says enough
 ON_MACHINES = (
     "A seed has the same draws and batches on every machine, but not the same rounding: where a "
     "base and its change are of different machines, they differ by that as well"
@@ -104,7 +105,8 @@ def _gain(row: Record, record: Record) -> str:
     found = paired(row, base)
     if row is base or found is None:
         return "-"
-    errors = f" ({found.mean / found.error:+.1f} s.e.)" if found.error else ""
+    known = found.seeds >= LEAST_SEEDS  # two seeds that happen to agree have a tiny one
+    errors = f" ({found.mean / found.error:+.1f} s.e.)" if known else ""
     return f"{found.mean:+.2f}{errors}"
 
 
@@ -120,16 +122,36 @@ def _seeds(row: Record) -> set[int]:
     return {run["seed"] for run in row["runs"]}
 
 
-def _draw_point(axes: Axes, found: Record, place: float, colour: str, most: float) -> None:
+def _draw_point(
+    axes: Axes, found: Record, place: float, rule: str, limits: tuple[float, float]
+) -> None:
     """A mean with its deviation; one that is off the scale, which would press all others together,
     as its number at the edge."""
-    if found["mean"] < most:
-        axes.errorbar(
-            found["mean"], place, xerr=spread(found), fmt="o", markersize=4, color=colour, capsize=2
-        )
+    mean, colour, shift, most = found["mean"], RULES[rule][0], SHIFTS[rule], limits[1]
+    if mean < most:
+        bar = spread(found)
+        axes.errorbar(mean, place + shift, xerr=bar, fmt="o", markersize=4, color=colour, capsize=2)
+        _mark_cut_ends(axes, (mean - bar, mean + bar), place + shift, colour, limits)
     else:
-        text = f"{found['mean']:.1f} \u2192"
-        axes.text(most, place, text, color=colour, fontsize=7, ha="right", va="center")
+        # One number stands above the middle of the row and the other hangs below it: however low a
+        # row is, the two do not touch.
+        side = "bottom" if shift < 0 else "top"
+        text = f"{mean:.1f} \u2192"
+        axes.text(most, place + shift / 2, text, color=colour, fontsize=7, ha="right", va=side)
+
+
+def _mark_cut_ends(
+    axes: Axes,
+    ends: tuple[float, float],
+    place: float,
+    colour: str,
+    limits: tuple[float, float],
+) -> None:
+    """An arrow where a bar goes on beyond the axis: without its cap, nobody sees that it does."""
+    cuts = (ends[0] < limits[0], ends[1] > limits[1])
+    for cut, edge, arrow in zip(cuts, limits, "<>", strict=True):
+        if cut:
+            axes.plot(edge, place, arrow, color=colour, markersize=5, clip_on=False)
 
 
 def _draw(names: list[str], record: Record) -> Figure:
@@ -137,19 +159,39 @@ def _draw(names: list[str], record: Record) -> Figure:
     bases: dict[str, dict[str, Record]] = {}
     for row in record["rows"]:
         bases.setdefault(_changes(row), {})[row["label"]] = row
-    run = {row["label"] for row in record["rows"] if row["runs"]} | {BASE}
-    names = [name for name in names if name in run]
-    figure = new_figure(max(9.5, 3.0 * len(bases)), 0.26 * len(names) + 1.8)
-    panels = figure.subplots(1, len(bases), sharey=True, squeeze=False)[0]
-    for axes, (of, rows) in zip(panels, bases.items(), strict=True):
-        _draw_panel(axes, of, names, rows)
-    panels[0].set_yticks(range(len(names)), labels=names, fontsize=8)
-    panels[0].set_ylim(len(names) - 0.5, -0.5)
-    for colour, name in RULES.values():
-        panels[-1].plot([], [], "o", color=colour, label=name)
-    panels[-1].legend(fontsize=8, frameon=False)
+    tried = {row["label"] for row in record["rows"] if row["runs"] or row.get("failed")} | {BASE}
+    shown = [name for name in names if name in tried]
+    figure = new_figure(max(9.5, 3.0 * len(bases)), 0.26 * len(shown) + 2.3)
+    for axes, (of, rows) in zip(_panels(figure, len(bases)), bases.items(), strict=True):
+        _draw_panel(axes, of, shown, rows)
+        axes.set_yticks(range(len(shown)), labels=shown, fontsize=8)
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.label_outer()
     said = "Dashed: the paper. Line: the base, over those of its seeds that the changes have too."
-    return finish(figure, record, said, "Bars: one standard deviation.")
+    bars = "Bars: one standard deviation; arrows: off the axis."
+    left_out = [name for name in names if name not in tried]
+    return finish(figure, record, _not_run(left_out), said, bars)
+
+
+def _not_run(names: Sequence[str]) -> str:
+    """A sentence on the changes that no panel shows, if there are some, and few."""
+    return f"Not run at all yet: {', '.join(names)}." if 0 < len(names) <= MOST_NAMED else ""
+
+
+def _panels(figure: Figure, count: int) -> list[Axes]:
+    """Panels beside each other, with the legend in a strip of its own above all of them.
+
+    The layout makes room for what is in axes. A legend of the figure would lie on the title, and
+    one in a panel on its points or lines.
+    """
+    grid = figure.add_gridspec(2, count, height_ratios=(0.01, 1))
+    panels = [figure.add_subplot(grid[1, number]) for number in range(count)]
+    strip = figure.add_subplot(grid[0, :])
+    strip.set_axis_off()
+    for colour, name in RULES.values():
+        strip.plot([], [], "o", color=colour, markersize=4, label=name)
+    strip.legend(loc="center", ncols=len(RULES), fontsize=8, frameon=False, borderaxespad=0)
+    return panels
 
 
 def _limits(paper: float, rows: Mapping[str, Record]) -> tuple[float, float]:
@@ -162,15 +204,27 @@ def _limits(paper: float, rows: Mapping[str, Record]) -> tuple[float, float]:
 
 def _draw_panel(axes: Axes, of: str, names: list[str], rows: Mapping[str, Record]) -> None:
     paper = float(rows[BASE]["paper"])
-    least, most = _limits(paper, rows)
+    limits = _limits(paper, rows)
     for place, name in enumerate(names):
-        for rule, (colour, _) in RULES.items():
-            found = rows[name][rule] if name in rows else None
-            if found is not None:
-                _draw_point(axes, found, place + SHIFTS[rule], colour, most)
-    axes.set_xlim(least, most)
+        row = rows.get(name, {})
+        for rule in RULES:
+            if row.get(rule) is not None:
+                _draw_point(axes, row[rule], place, rule, limits)
+        if not row.get("runs"):
+            _say_why_empty(axes, place, "failed" if row.get("failed") else "not run")
+    axes.set_xlim(limits)
     axes.axvline(paper, color=PAPER_GREY, linestyle=(0, (4, 2)), linewidth=1)
     if (error := _base_error(rows)) is not None:
         axes.axvline(error, color=COLOURS[0], linewidth=0.6)
     plain_axes(axes, f"{of}: the paper has {rows[BASE]['paper']}%")
     axes.set_xlabel("test error, %", fontsize=9)
+
+
+def _say_why_empty(axes: Axes, place: float, why: str) -> None:
+    """A word in a row without points, which would look like a mistake of the drawing."""
+    across = axes.get_yaxis_transform()  # across: fractions of the panel, down: rows
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # a line of the base may be here
+    axes.text(
+        0.98, place, why, color=PAPER_GREY, fontsize=7, ha="right", va="center",
+        transform=across, bbox=behind,
+    )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from snip.common.figures import counted
 from snip.common.progress import track
 from snip.data import Dataset, load
 from snip.experiments.kinds import Experiment, Record
@@ -35,6 +36,13 @@ SEEDS = 5  # of weights and images; the figure shows the first
 FEWEST = 2  # maps of one seed are held against those of another
 PLAIN, INVERTED = "plain", "inverted"
 SNIP = "snip"
+# What a column of maps is called where its number says nothing.
+CLASS_NAMES = {
+    "fashion-mnist": (
+        "T-shirt", "Trouser", "Pullover", "Dress", "Coat",
+        "Sandal", "Shirt", "Sneaker", "Bag", "Boot",
+    ),
+}  # fmt: skip
 WRONG_BY = 5  # the control calls every image of class 0 a 5, of class 1 a 6, and so on
 
 
@@ -157,25 +165,47 @@ def draw(record: Record) -> Figure:
     figure = new_figure(5.2 * across, 5.0 * down + 0.6)
     panels: Any = figure.subplots(down, across, squeeze=False)
     for axes, ((name, kind), maps) in zip(panels.flat, grids.items(), strict=True):
-        columns = [torch.cat([_framed(picture) for picture in column]) for column in maps]
-        drawn = axes.imshow(
-            torch.cat(columns, 1), cmap=COLOUR_MAP, vmin=0, vmax=1, interpolation="nearest"
-        )
-        side = len(columns[0]) / len(SPARSITIES)
-        places = [side * (index + 0.5) for index in range(max(maps.shape[:2]))]
-        axes.set_xticks(places[: len(maps)], labels=range(len(maps)), fontsize=8)
-        percents = [f"{100 * sparsity:g}%" for sparsity in SPARSITIES]
-        axes.set_yticks(places[: len(SPARSITIES)], labels=percents, fontsize=8)
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
+        drawn = _draw_grid(axes, maps)
+        _name_classes(axes, name)
         axes.set_title(called(name, kind), fontsize=10, loc="left")
-        axes.set_xlabel("class of the images", fontsize=8)
     if grids:
         key = figure.colorbar(drawn, ax=panels, fraction=0.02, pad=0.01, format="{x:.0%}")
         key.set_label("connections of the pixel that survive", fontsize=8)
         key.ax.tick_params(labelsize=8)
         key.outline.set_visible(False)
-    return finish(figure, record, f"lenet-300-100, {images} images of one class, seed 0.")
+    return finish(figure, record, *_what_is_drawn(record, images))
+
+
+def _draw_grid(axes: Any, maps: torch.Tensor) -> Any:
+    """The maps of one data set and kind as one image, named by sparsity and number of the class."""
+    columns = [torch.cat([_framed(picture) for picture in column]) for column in maps]
+    drawn = axes.imshow(
+        torch.cat(columns, 1), cmap=COLOUR_MAP, vmin=0, vmax=1, interpolation="nearest"
+    )
+    side = len(columns[0]) / len(SPARSITIES)
+    places = [side * (index + 0.5) for index in range(max(maps.shape[:2]))]
+    axes.set_xticks(places[: len(maps)], labels=range(len(maps)), fontsize=8)
+    percents = [f"{100 * sparsity:g}%" for sparsity in SPARSITIES]
+    axes.set_yticks(places[: len(SPARSITIES)], labels=percents, fontsize=8)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel("class of the images", fontsize=8)
+    return drawn
+
+
+def _name_classes(axes: Any, dataset: str) -> None:
+    """Put names, which are wider than a map and therefore slanted, in the place of numbers."""
+    if dataset in CLASS_NAMES:
+        look = {"rotation": 45, "ha": "right", "va": "center", "rotation_mode": "anchor"}
+        axes.set_xticks(axes.get_xticks(), labels=CLASS_NAMES[dataset], fontsize=7, **look)
+
+
+def _what_is_drawn(record: Record, images: int) -> list[str]:
+    """Sentences on the maps and on the measures, which are not of the same seeds."""
+    maps = f"The maps drawn are of seed 0: lenet-300-100, {images} images of one class each."
+    seeds = record.get("measured", {}).get("seeds")
+    every = f"The measures in the table are over all {counted(seeds or 0, 'seed')}."
+    return [maps, every] if seeds else [maps]
 
 
 def _framed(picture: torch.Tensor) -> torch.Tensor:

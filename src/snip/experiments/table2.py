@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from snip.data import DATASETS
 from snip.experiments.kinds import HELD_OUT, Experiment, Record, Row
 from snip.experiments.measures.curves import Curves
 from snip.experiments.records.comparison import is_dense_of, paper_rise
 from snip.experiments.records.drawing import (
     COLOURS,
+    PAPER_GREY,
     finish,
     logarithmic_errors,
     new_figure,
@@ -27,6 +29,9 @@ CURVES = Curves(("test_error",))
 DENSE, PRUNED = "dense", "pruned"
 LOOKS = {DENSE: (COLOURS[0], "-"), PRUNED: (COLOURS[1], "--")}  # of lines that fall together
 PER_LINE = 4  # panels beside each other
+HARDLY_LEARNT = 90  # percent: where the axis of a trial begins if all of its errors are above
+# Of one row of a network: the record's, and the steps and errors of its runs.
+Curve = tuple[Record, list[torch.Tensor]]
 PAPER_KEPT = "paper_kept"  # of a pruned row: the connections that the paper says are left
 # Network, sparsity; of the paper: connections kept, error of the dense and of the pruned network.
 TABLE2_ROWS = (
@@ -82,27 +87,57 @@ def _difference(row: Record, record: Record) -> str:
 
 def draw(record: Record) -> Figure:
     """Test error over the steps, dense and pruned side by side, a panel per network."""
-    curves = zip(record["rows"], CURVES.unpack(record), strict=True)
-    panels: dict[str, list[tuple[Record, list[torch.Tensor]]]] = {}
-    for row, runs in curves:
-        if runs:
-            panels.setdefault(row["config"]["model"], []).append((row, runs))
+    panels = _panels(record)
     wide = min(PER_LINE, max(1, len(panels)))
     deep = max(1, -(-len(panels) // wide))
     figure = new_figure(max(7.5, 3.2 * wide), 0.9 + 2.7 * deep)
     places = list(figure.subplots(deep, wide, squeeze=False).flat)
+    whole, least = record["scale"] == 1, _least_error(panels)
     for axes, (model, rows) in zip(places, panels.items(), strict=False):
-        _draw_network(axes, model, rows, whole=record["scale"] == 1)
+        _draw_curves(axes, rows)
+        plain_axes(axes, model)
+        if whole:
+            _add_paper(axes, rows)
+        else:
+            _add_guessing(axes, rows, least)
+        _name_axes(axes, whole=whole)
     for axes in places[len(panels) :]:
         axes.set_axis_off()
-    dotted = " Dotted: the paper's error at the end." if record["scale"] == 1 else ""
-    return finish(figure, record, f"A line per seed.{dotted}")
+    dotted = "the paper's error at the end" if whole else "the error of guessing"
+    return finish(
+        figure, record, f"A line per seed. Dotted: {dotted}.", part=_part(record, list(panels))
+    )
 
 
-def _draw_network(
-    axes: Any, model: str, rows: Sequence[tuple[Record, list[torch.Tensor]]], *, whole: bool
-) -> None:
-    """One panel; the paper's errors only where the schedule is its own."""
+def _panels(record: Record) -> dict[str, list[Curve]]:
+    """What each panel shows, by its network; one that was not run has none."""
+    panels: dict[str, list[Curve]] = {}
+    for row, runs in zip(record["rows"], CURVES.unpack(record), strict=True):
+        if runs:
+            panels.setdefault(row["config"]["model"], []).append((row, runs))
+    return panels
+
+
+def _part(record: Record, shown: list[str]) -> str:
+    """Which of the table's networks the figure shows, if not all, or which not if that is shorter:
+    the title is that of all."""
+    every = list(dict.fromkeys(row["config"]["model"] for row in record["rows"]))
+    missing = [model for model in every if model not in shown]
+    if not shown or not missing:
+        return ""
+    few = shown if len(shown) <= len(missing) else missing
+    names = f"{'all but ' if few is missing else ''}{', '.join(few)}"
+    return f"{len(shown)} of {len(every)} networks: {names}"
+
+
+def _least_error(panels: Mapping[str, list[Curve]]) -> int:
+    """Where the axes of a trial begin, in percent; from 0, high errors lie on their upper edge."""
+    runs = [run for rows in panels.values() for _, runs in rows for run in runs]
+    lowest = min((100 * float(errors.min()) for _, errors in runs), default=0)
+    return HARDLY_LEARNT if lowest > HARDLY_LEARNT else 0
+
+
+def _draw_curves(axes: Any, rows: Sequence[Curve]) -> None:
     for row, runs in rows:
         colour, line = LOOKS[row["label"]]
         sparsity = row["config"]["sparsity"]
@@ -117,13 +152,28 @@ def _draw_network(
                 alpha=1.0 if number == 0 else 0.4,
                 label=name if number == 0 else None,
             )
-        if whole and row["paper"]:
+
+
+def _add_paper(axes: Any, rows: Sequence[Curve]) -> None:
+    """The paper's errors, which only belong where the schedule is its own."""
+    for row, _ in rows:
+        if row["paper"]:
+            colour, _ = LOOKS[row["label"]]
             axes.axhline(float(row["paper"]), color=colour, linestyle=":", linewidth=1)
-    plain_axes(axes, model)
-    if whole:
-        logarithmic_errors(axes)
-    else:  # a trial: on such an axis, differences of nothing would fill the panel
-        axes.set_ylim(0, 100)
+    logarithmic_errors(axes)
+
+
+def _add_guessing(axes: Any, rows: Sequence[Curve], least: int) -> None:
+    """What a trial is held against: the error of a network that has learnt nothing.
+
+    The axis is not logarithmic: on such an axis, differences of nothing would fill the panel.
+    """
+    classes = DATASETS[rows[0][0]["config"]["dataset"]].classes
+    axes.axhline(100 * (1 - 1 / classes), color=PAPER_GREY, linestyle=":", linewidth=1, zorder=1)
+    axes.set_ylim(least, 100)
+
+
+def _name_axes(axes: Any, *, whole: bool) -> None:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("training steps", fontsize=9)
     axes.set_ylabel(f"test error{' (logarithmic)' if whole else ', %'}", fontsize=9)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from snip.common.errors import escaped
 from snip.common.figures import duration, percent
 from snip.page.finding import Run
-from snip.runs.listing import RUNNING
+from snip.runs.folder import FINISHED
+from snip.runs.listing import DAMAGED, RUNNING
 from snip.training.metrics import selected
 
 
@@ -24,14 +25,8 @@ def fraction(run: Run) -> float:
 def state(run: Run) -> str:
     """Finished, running, stopped or damaged, and how far the training under way has come."""
     if run.result is not None:
-        return "finished"
-    if run.under_way is None:
-        return "damaged"
-    done, all_steps = run.under_way.done, run.under_way.steps
-    total = "" if all_steps is None else f" of {all_steps:,}"
-    evaluated = f"{done:,}{total} iterations evaluated" if done else "no evaluation yet"
-    within = f"{phase(run)}: " if phase(run) else ""
-    return f"{run.under_way.state}, {within}{evaluated}"
+        return FINISHED
+    return DAMAGED if run.under_way is None else escaped(run.under_way.progress)
 
 
 def known_kept(run: Run) -> tuple[int | None, int | None]:
@@ -77,7 +72,8 @@ def _so_far(run: Run) -> str:
 def before(run: Run) -> str:
     """Of a method that prunes a trained network: the trainings before the last."""
     earlier = [] if run.result is None else list(run.result.cost.values())
-    return f"and {duration(sum(c.get('seconds', 0.0) for c in earlier))} before" if earlier else ""
+    seconds = sum(cost.get("seconds", 0.0) for cost in earlier)
+    return f"and {duration(seconds)} in the trainings before" if earlier else ""
 
 
 def steps(run: Run) -> str:

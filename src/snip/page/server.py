@@ -51,7 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
             # A page from elsewhere whose name was made to point here must not read ours.
             return self._answer(HTTPStatus.FORBIDDEN, "text/plain", "Ask for 127.0.0.1.\n")
         pages = {"/": ("text/html", self._page), "/live.json": ("application/json", self._news)}
-        found = pages.get(self.path)
+        found = pages.get(self.path.partition("?")[0])  # a query changes nothing here
         if found is None:
             return self._answer(HTTPStatus.NOT_FOUND, "text/plain", "There is only /.\n")
         kind, made = found

@@ -19,7 +19,7 @@ from snip.page.finding import Run
 from snip.page.names import name_of, short
 from snip.reports.html import content as report_html
 from snip.runs import RunConfig, RunResult, seeds_of
-from snip.runs.chance import chance_note_on
+from snip.runs.guessing import chance_note_on
 
 CommandOf = Callable[[RunConfig, int | None], str]
 

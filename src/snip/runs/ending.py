@@ -14,8 +14,8 @@ from snip.data.dataset import Dataset
 from snip.engine.choice import Choice
 from snip.masks import Masks, versions
 from snip.runs import in_phases
-from snip.runs.chance import chance_error
 from snip.runs.config import RunConfig
+from snip.runs.guessing import chance_error
 from snip.runs.result import RunResult, environment
 from snip.runs.seeds import seeds_of
 from snip.training.journal import ENGINE

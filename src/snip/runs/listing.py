@@ -17,6 +17,7 @@ from snip.training.metrics import Metrics, read_metrics
 RUNNING = "running"
 CLUSTER = ".ray.json"  # in a folder of runs: the state of the cluster that is at work there
 STATES = (layout.FINISHED, RUNNING, layout.STOPPED)
+DAMAGED = "damaged"  # said of a folder that cannot be read, of which there is no `Listed`
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,17 @@ class Listed:
     seconds: float  # spent in this training
     result: RunResult | None = None
     history: tuple[Metrics, ...] = ()  # of an unfinished run: the evaluations of this training
+
+    @property
+    def progress(self) -> str:
+        """Its state, and how far the training that is under way has come, in words."""
+        if self.state == layout.FINISHED:
+            return self.state
+        total = "" if self.steps is None else f" of {self.steps:,}"
+        evaluated = (
+            f"{self.done:,}{total} iterations evaluated" if self.done else "no evaluation yet"
+        )
+        return f"{self.state}, {f'{self.phase}: ' if self.phase else ''}{evaluated}"
 
     @property
     def seconds_left(self) -> float | None:

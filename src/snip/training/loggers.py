@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -38,16 +38,27 @@ class Logger(Protocol):
 
 @contextmanager
 def begun(loggers: Sequence[Logger], history: Sequence[Metrics]) -> Iterator[None]:
-    """Around a training: begin all loggers, and end those that have begun."""
-    started: list[Logger] = []
-    try:
+    """Around a training: begin all loggers, and end those that have begun, whatever happens."""
+    with ExitStack() as ends:
         for logger in loggers:
-            started.append(logger)
+            ends.push(_ending(logger))  # before it begins: it may fail with a file already open
             logger.begin(history)
         yield
-    finally:
-        for logger in started:
+
+
+def _ending(logger: Logger) -> Callable[..., None]:
+    """What ends a logger when a training is left; of several errors the first is the one told."""
+
+    def end(error: type[BaseException] | None, *_: object) -> None:
+        try:
             logger.end()
+        except Exception:
+            # An error on its way, of the training or of another logger, says more than this one,
+            # which is often its consequence, as on a full disk.
+            if error is None:
+                raise
+
+    return end
 
 
 def scalars(metrics: Metrics) -> dict[str, float]:

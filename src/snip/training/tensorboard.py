@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from snip.common import places
-from snip.common.errors import MissingPackageError, first_line
 from snip.common.files import remove
+from snip.common.optional import imported
 from snip.training.loggers import began, scalars, writing
 from snip.training.metrics import Metrics
 
@@ -26,15 +26,12 @@ class TensorBoard:
 
         `inside` names a folder in that one, which TensorBoard shows as a run of its own.
         """
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingPackageError(
-                f"logging to TensorBoard needs its library ({first_line(error)}): "
-                "run  pip install 'snip-prune[tensorboard]'"
-            ) from error
+        module = imported(
+            "torch.utils.tensorboard", "logging to TensorBoard", "tensorboard",
+            library="tensorboard",
+        )  # fmt: skip
         self._run, self._folder = folder, folder / FOLDER / inside
-        self._config, self._make = config, SummaryWriter
+        self._config, self._make = config, module.SummaryWriter
         self._writer: Any = None
         self._began = 0.0
 

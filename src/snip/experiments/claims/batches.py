@@ -66,9 +66,9 @@ def near_the_mean(records: Records) -> Iterator[Fact]:
         if len(rises) < LEAST_SEEDS:
             yield Fact(told, few=True)
             continue
-        moved = chance(Spread(statistics.stdev(rises), len(rises)))
-        told += f"; seed by seed it rises by {statistics.mean(rises):.3f}, of which chance explains"
-        yield Fact(f"{told} {moved:.3f}", is_above(statistics.mean(rises), moved))
+        rise, moved = statistics.mean(rises), chance(Spread(statistics.stdev(rises), len(rises)))
+        told += f"; seed by seed it rises by {round(rise, 3) + 0.0:.3f}"  # no negative zero
+        yield Fact(f"{told}, of which chance explains {moved:.3f}", is_above(rise, moved))
 
 
 def _rises(smaller: Record, larger: Record) -> list[float]:

@@ -10,8 +10,7 @@ from snip.common.figures import duration
 from snip.experiments import EXPERIMENTS
 from snip.experiments.gallery.verdicts import Found, Judged, anchor, claim_text, verdict_table
 from snip.experiments.kinds import Record
-from snip.experiments.records.captions import captions, schedule_in_words
-from snip.experiments.records.comparison import diverged
+from snip.experiments.records.captions import captions, command_of, schedule_in_words
 from snip.experiments.records.parts import MEASURED, date_of
 from snip.experiments.records.summary import AGREES, HIGHER, LOWER, MARKS, ROUNDED
 from snip.experiments.records.tables import markdown, table_of
@@ -64,9 +63,11 @@ def gallery(found: dict[str, Found], claims: Judged, results: Path) -> str:
         "## The paper's claims",
         "Each is judged by a stated rule. Where test errors are compared, *no* takes as much as "
         "*yes*: what chance explains (in 95 of 100 cases, by Student's t or by ranks, which ask "
-        "more of few seeds than of many) stays undecided; trials on a part of the schedule, "
-        "networks on another schedule, and those that were not trained alike, are told and decide "
-        "nothing. Rules on maps and on random labels have thresholds, which they name.",
+        "more of few seeds than of many) stays undecided, and of fewer than three seeds nothing is "
+        "decided; trials on a part of the schedule, networks on another schedule, and those that "
+        "were not trained alike, are told and decide nothing, and neither does a comparison of "
+        "which nothing else could come out. Rules on maps and on random labels have thresholds, "
+        "which they name.",
         *(part for claim, facts in claims for part in claim_text(claim, facts)),
     ]
     for name, shown in found.items():
@@ -116,17 +117,9 @@ def _beside_the_paper(record: Record) -> str:
 
 def _section(name: str, stem: str, record: Record, results: Path) -> list[str]:
     experiment = EXPERIMENTS[name]
-    scale = "" if record["scale"] == 1 else f" --scale {record['scale']}"
-    whole = f"snip reproduce {name}{scale}"
-    command = f"`{whole}`"
-    if record["command"] != whole:
-        command += f" (the last one was `{record['command']}`)"
-    lost = sum(diverged(row) for row in record["rows"])  # which --missing does not try again
-    if record["done"] + lost < record["asked"]:
-        command += f"; `{whole} --missing` does what is not here yet"
     seeds = _seeds(record)
     about = f"Seed{'' if seeds.isdigit() else 's'} {seeds}; {_dates(record)}."
-    parts = [f"## {stem}", f"**{record['title']}.** {command}.", about]
+    parts = [f"## {stem}", f"**{_ended(record['title'])}** {command_of(record)}.", about]
     if (results / f"{stem}.png").is_file():
         place = f"../results/{stem}"
         parts.append(f"[![{record['title']}]({place}.png)]({place}.svg)")
@@ -135,6 +128,10 @@ def _section(name: str, stem: str, record: Record, results: Path) -> list[str]:
     if experiment.measured_table is not None and MEASURED in record:
         parts.append(markdown(*experiment.measured_table(record[MEASURED])))
     return [*parts, *captions(record)]
+
+
+def _ended(title: str) -> str:
+    return title if title.endswith("?") else f"{title}."
 
 
 def _seeds(record: Record) -> str:

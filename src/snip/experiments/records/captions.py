@@ -6,7 +6,7 @@ from collections import Counter
 
 from snip.common.figures import counted
 from snip.experiments.kinds import DATA_NOTES, Record
-from snip.experiments.records.comparison import is_full_schedule
+from snip.experiments.records.comparison import diverged, is_full_schedule
 from snip.experiments.records.parts import MEASURED, TIMED, machine_in_words, origin
 from snip.experiments.records.summary import LEGEND
 from snip.methods import training_method
@@ -30,6 +30,19 @@ def captions(record: Record) -> list[str]:
     found = {run["dataset_note"] for row in record["rows"] for run in row["runs"]} - {""}
     found |= {*record.get(MEASURED, {}).get(DATA_NOTES, ())}
     said += [f"Data: {note}." for note in sorted(found)]
+    return said
+
+
+def command_of(record: Record) -> str:
+    """The command that makes all of a record, and the last one if that was another."""
+    scale = "" if record["scale"] == 1 else f" --scale {record['scale']}"
+    whole = f"snip reproduce {record['experiment']}{scale}"
+    said = f"`{whole}`"
+    if record["command"] != whole:
+        said += f" (the last one was `{record['command']}`)"
+    lost = sum(diverged(row) for row in record["rows"])  # which --missing does not try again
+    if record["done"] + lost < record["asked"]:
+        said += f"; `{whole} --missing` does what is not here yet"
     return said
 
 

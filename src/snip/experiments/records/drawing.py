@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PAPER_GREY = "#888888"
 LETTERS_PER_INCH = 18  # of the text below a figure
+TITLE_LETTERS_PER_INCH = 9  # of the bold lines above it
 # Labels of a logarithmic axis of errors in percent: few if it spans many, else some more.
 FEW_ERRORS = (0.5, 1, 2, 5, 10, 20, 50, 100)
 MANY_ERRORS = (0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90)
@@ -40,12 +41,18 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=150, facecolor="white", layout=layout)
 
 
-def finish(figure: Figure, record: Record, *more: str) -> Figure:
-    """Put the title above, and below it what was run, which no figure goes without."""
+def finish(figure: Figure, record: Record, *more: str, part: str = "") -> Figure:
+    """Put the title above, and below it what was run, which no figure goes without.
+
+    `part` says under the title which part of it the figure shows, where it is not all.
+    """
     scale = record["scale"]
-    trial = "" if scale == 1 else f"\nA trial on {scale:g} of the schedule"
-    figure.suptitle(f"{record['title']}{trial}", fontsize=12, fontweight="bold", color=INK)
-    said = " ".join([what_was_run(record), *more])
+    trial = "" if scale == 1 else f"A trial on {scale:g} of the schedule"
+    under = "; ".join(filter(None, (trial, part)))
+    under = textwrap.fill(under, int(TITLE_LETTERS_PER_INCH * figure.get_figwidth()))
+    title = "\n".join(filter(None, (record["title"], under)))
+    figure.suptitle(title, fontsize=12, fontweight="bold", color=INK)
+    said = " ".join(filter(None, (what_was_run(record), *more)))
     said = textwrap.fill(said, int(LETTERS_PER_INCH * figure.get_figwidth()))
     figure.supxlabel(said, fontsize=7.5, color=PAPER_GREY)
     return figure

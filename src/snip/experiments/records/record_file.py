@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snip.common.console import remark
+from snip.common.errors import FileError
 from snip.common.figures import counted
-from snip.common.files import write_json
+from snip.common.files import NOTHING_CHANGED, write_json
 from snip.common.lock import waiting_lock
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.records.drawing import save_figure
@@ -27,6 +28,7 @@ class RecordFile:
         self.stem = self.path.with_name(self.path.name.removesuffix(".json"))
         self.known, self.parts = Known(), Parts()
         self._told_of_others = False
+        self.undrawn = ""  # why the figure that was last asked for could not be written
 
     def read(self) -> None:
         """Take over what the file holds that this command has not seen or measured itself."""
@@ -62,10 +64,23 @@ class RecordFile:
             record = self.record(rows)
             write_json(self.path, record)
             write_tables(self.experiment, record, self.stem)
-            if drawn and self.experiment.draw and (record["done"] or MEASURED in record):
-                save_figure(self.experiment.draw(record), self.stem)
+            self.undrawn = self._draw(record) if drawn else ""
         self._tell_of_others(record)
         return record
+
+    def _draw(self, record: Record) -> str:
+        """Write the figure, if there is anything to draw; a sentence if it could not be written.
+
+        The numbers are written by then: a full disk must not keep anybody from seeing them.
+        """
+        if self.experiment.draw is None or not (record["done"] or MEASURED in record):
+            return ""
+        try:
+            save_figure(self.experiment.draw(record), self.stem)
+        except FileError as error:
+            reason = str(error).removesuffix(NOTHING_CHANGED)
+            return f"{reason} The tables are written and the runs kept: the same command draws it."
+        return ""
 
     def _tell_of_others(self, record: Record) -> None:
         """Say once that there are runs which are kept and not shown."""

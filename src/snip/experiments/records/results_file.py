@@ -97,6 +97,8 @@ def read_record(path: Path, experiment: Experiment) -> Record:
         )
     with reading(path, fix=ELSEWHERE):
         _require(record, RECORD, "")
+        if record_path(path.parent, experiment, record["scale"]).name != path.name:
+            raise ValueError(f"its scale is {record['scale']}")
         for number, row in enumerate(record["rows"]):
             numbers = {rule: SUMMARY if row["runs"] else NoneType for rule in ("selected", "best")}
             _require(row, numbers, f"rows[{number}]")

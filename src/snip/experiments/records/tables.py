@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from snip.common.errors import listed
 from snip.common.figures import short_percent
 from snip.common.files import write_text
 from snip.experiments.kinds import Experiment, Record
-from snip.experiments.records.captions import captions
+from snip.experiments.records.captions import captions, command_of
 from snip.experiments.records.parts import MEASURED
 from snip.experiments.records.summary import shown
 from snip.models import MODELS
@@ -111,7 +112,7 @@ def write_tables(experiment: Experiment, record: Record, stem: Path) -> None:
 
 def table_files(experiment: Experiment, record: Record) -> dict[str, str]:
     """The texts of NAME.md and NAME.csv, by their endings."""
-    parts = [f"# {record['title']}", f"`{record['command']}`"]
+    parts = [f"# {record['title']}", f"{command_of(record)}."]
     heading, rows = table_of(experiment, record)
     if rows:
         parts.append(markdown(heading, rows))
@@ -151,9 +152,16 @@ def _csv(experiment: Experiment, record: Record) -> str:
             for rule in ("selected", "best")
             for what in CSV_NUMBERS
         ]
-        more = [*_more_cells(experiment, row, record), why_missing(row)]
+        more = [*map(_plain, _more_cells(experiment, row, record)), why_missing(row)]
         writer.writerow([*(about[n] for n in CSV_FIELDS), *found, len(row["runs"]), *more])
     return file.getvalue()
+
+
+def _plain(cell: str) -> str:
+    """A cell for programs: a number in digits alone, and nothing where there is nothing."""
+    if cell == "-":
+        return ""
+    return cell.replace(",", "") if re.fullmatch(r"\d{1,3}(,\d{3})+", cell) else cell
 
 
 def _in_markdown(cell: str) -> str:

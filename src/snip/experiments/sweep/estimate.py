@@ -23,7 +23,7 @@ def show_estimate(work: Reproduction) -> dict[str, float]:
     say(work.experiment.title)
     if not work.rows:
         return _show_measures(work)
-    work.look(shown=True)
+    work.read_runs(shown=True)
     tasks = work.tasks()
     for task in track(tasks, description="timing networks", total=len(tasks)):
         work.pace.measure(task.config)

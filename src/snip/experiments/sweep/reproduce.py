@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from snip.common.checks import checked_number
+from snip.common.checks import checked_number, checked_whole
 from snip.common.console import remark
 from snip.common.errors import FileError, InputError, listed
 from snip.common.figures import counted
@@ -44,6 +44,8 @@ class Reproduction:
     ) -> None:
         """`others` are experiments whose results may hold runs of this one: many share some."""
         note_code()
+        if experiment.fewest_seeds is not None and request.seeds is not None:
+            checked_whole("seeds", request.seeds, least=experiment.fewest_seeds)
         self.experiment, self.request, self._others = experiment, request, others
         rows = experiment.rows()
         self.rows = [
@@ -64,6 +66,7 @@ class Reproduction:
     def _read_records(self) -> None:
         """Take over what the results hold, and with `missing` what those of others hold as well."""
         self._file.read()
+        # Where an experiment keeps more of a run, such as its curve, others' results lack that.
         if self.request.missing and self.experiment.keep is nothing_more:
             self._file.read_runs_of(self._others)
 
@@ -100,7 +103,7 @@ class Reproduction:
         """Whether a row can be run with the data that is here, or that may be fetched."""
         return row in self._here
 
-    def look(self, *, shown: bool = False) -> None:
+    def read_runs(self, *, shown: bool = False) -> None:
         """Read the results of all finished runs that were not read before; `shown` by a bar.
 
         Some rows must score a network before they know their runs, which takes seconds.
@@ -144,8 +147,11 @@ class Reproduction:
 
     def update(self, *, drawn: bool = False) -> Record:
         """Write record and tables, and the figure if asked for, with all that is known by now."""
-        self.look()
-        return self._file.write(self._asked(), drawn=drawn)
+        self.read_runs()
+        record = self._file.write(self._asked(), drawn=drawn)
+        if self._file.undrawn:
+            self._fail(self._file.undrawn)
+        return record
 
     def _asked(self) -> list[tuple[Row, range]]:
         return [(row, self.seeds(row)) for row in self.rows]
@@ -154,7 +160,7 @@ class Reproduction:
         """Measure, do all runs, and write the record, the tables and the figure."""
         self._begin()
         self._read_records()  # again: others may have written to them since
-        self.look(shown=True)
+        self.read_runs(shown=True)
         if self.experiment.measure is not None and not self.has_measures():
             self._measure()
         warn_of_old_times(self.experiment.name, self.parts.held)
@@ -187,15 +193,19 @@ class Reproduction:
         return record
 
     def has_measures(self) -> bool:
-        """Whether they were made by the code as it is now, or with `missing` by any.
+        """Whether they were made with as many seeds as are wanted, by the code as it is now.
 
-        If a number of seeds is asked for, they must have been made with as many.
+        With `missing`, whether they were made by any code, with as many seeds or more.
         """
-        held = self.parts.held
+        held, fewest = self.parts.held, self.experiment.fewest_seeds
+        seeds = held.get(MEASURED, {}).get("seeds", 0)
         if self.request.missing:
-            return MEASURED in held
-        has_seeds = self.request.seeds in (None, held.get(MEASURED, {}).get("seeds"))
-        return is_current(held, MEASURED) and (has_seeds or self.experiment.fewest_seeds is None)
+            return MEASURED in held and (fewest is None or seeds >= self._measured_seeds)
+        return is_current(held, MEASURED) and (fewest is None or seeds == self._measured_seeds)
+
+    @property
+    def _measured_seeds(self) -> int:
+        return self.request.seeds or self.experiment.seeds
 
     def _measure(self) -> None:
         assert self.experiment.measure is not None
@@ -204,8 +214,7 @@ class Reproduction:
             for name in self.experiment.datasets if place.download else ():
                 load(name, data_dir=place.data_dir, download=True)
             start = time.monotonic()
-            seeds = self.request.seeds or self.experiment.seeds
-            found = self.experiment.measure(place.data_dir, seeds)
+            found = self.experiment.measure(place.data_dir, self._measured_seeds)
             self.parts.note(MEASURED, found, seconds=round(time.monotonic() - start, 1))
         except FileError as error:
             self._fail(f"{self.experiment.name}: {error}")

@@ -10,7 +10,7 @@ import torch
 from cli_fixtures import LENET, Snip
 
 from snip.runs import RunConfig, RunResult, chance_note
-from snip.runs.chance import chance_error, is_chance
+from snip.runs.guessing import chance_error, is_chance
 
 # It always answers with the first class, until it is trained for long.
 STUBBORN = """
