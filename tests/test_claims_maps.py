@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from claim_parts import GRADIENT, INVERTED, SEEN, TASK
 
+import snip
 from snip.data import load
 from snip.experiments.claims import Claim
 from snip.experiments.fig2 import SETS, SPARSITIES, measured_table
@@ -19,6 +20,7 @@ from snip.experiments.measures.map_measures import (
     WITH_SNIP,
     WITH_WRONG,
 )
+from snip.models import build
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -62,6 +64,13 @@ def test_inverted_images_are_plain_ones_with_the_sign_turned_and_decide_nothing(
     data = load("mnist").subset(100, 100)
     seen = [next(iter(one.evaluation_batches(100)))[0] for one in (data, data.inverted())]
     assert torch.allclose(seen[0], -seen[1], atol=1e-5)
+    model, labels = build("lenet-300-100"), data.test.labels
+    scores = [snip.connection_sensitivity(model, (seen[0], labels))]
+    first = next(iter(scores[0]))
+    with torch.no_grad():
+        model.get_parameter(first).neg_()  # as likely a draw as the other
+    scores.append(snip.connection_sensitivity(model, (seen[1], labels)))
+    assert all(torch.allclose(scores[0][name], scores[1][name], atol=1e-6) for name in scores[0])
 
 
 def test_the_gradient_alone_is_held_against_snip() -> None:
