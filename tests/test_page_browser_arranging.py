@@ -10,6 +10,7 @@ from page_parts import made, small_run
 from playwright.sync_api import Page
 
 ROWS = "[data-live=overview] tbody tr"
+FOLDS = "details[data-of]"  # of the commands that repeat the runs
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def names(page: Page, selector: str) -> list[str]:
 def test_words_choose_runs_everywhere(opened: Open, many: Path, tmp_path: Path) -> None:
     page = opened(made(tmp_path / "many.html", many))
     every = ["run-0", "run-1", "run-2", "run-3"]
-    places = (ROWS, "#run option", "#curve-runs li", "[data-live=time] tr[data-of]", "details")
+    places = (ROWS, "#run option", "#curve-runs li", "[data-live=time] tr[data-of]", FOLDS)
     assert all(names(page, place) == every for place in places)
     curves = pixels(page, "#curves canvas")
     page.fill("#filter", "snip LENET-300")
@@ -43,6 +44,10 @@ def test_words_choose_runs_everywhere(opened: Open, many: Path, tmp_path: Path) 
     compared = page.locator("[data-runs]:not([hidden])")
     assert compared.count() == 1
     assert "score batch size 7" in compared.inner_text()
+    fold = compared.locator("details.more")  # a paragraph of settings, which few want to read
+    assert "iterations 40, there 75,000" not in fold.inner_text()
+    fold.click()
+    assert "iterations 40, there 75,000" in fold.inner_text()
     assert page.input_value("#run") == "run-3"  # what is looked at is one of those that are shown
     assert page.locator("[data-run=run-3]").is_visible()
     page.fill("#filter", "nothing has this")
@@ -92,7 +97,7 @@ def test_whoever_reads_a_live_page_is_left_alone(opened: Open, many: Path, tmp_p
     with serving(tmp_path, score=False) as server:
         page = opened(server.address)
         page.select_option("#order", "seconds")
-        page.click("details >> nth=2")
+        page.click(f"{FOLDS} >> nth=2")
         page.focus("details[open] summary")
         selected = "getSelection().selectAllChildren(document.querySelector('details[open] code'))"
         page.evaluate(selected)
@@ -121,7 +126,7 @@ def test_what_is_chosen_and_unfolded_stays_when_a_run_ends_or_begins(
         (tmp_path / "d" / "result.json").write_bytes((many / "d" / "result.json").read_bytes())
         wait_until(page, ended)
         unfolded = "all => all.filter(fold => fold.open).map(fold => fold.dataset.of)"
-        assert page.eval_on_selector_all("details", unfolded) == ["run-1"]
+        assert page.eval_on_selector_all(FOLDS, unfolded) == ["run-1"]
         shutil.copytree(many / "a", tmp_path / "e")  # the page is loaded anew, with one run more
         page.wait_for_selector("#run option >> nth=4", state="attached")
         wait_until(page, "document.getElementById('filter').value === 'snip'")

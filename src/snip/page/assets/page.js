@@ -30,14 +30,16 @@
   // What pictures, tables of layers and choices are made from, once, when the page is made.
   const made = (curves) => JSON.stringify(curves.map((run) => [run.name, run.masks]));
 
+  const key = (fold) => fold.dataset.of ?? fold.dataset.note; // by which a fold is found again
+
   function replace(parts) {
     for (const [name, html] of Object.entries(parts)) {
       const place = document.querySelector(`[data-live="${name}"]`);
       if (seen.get(name) === html) continue; // a selection or the focus in it stays
       seen.set(name, html);
-      const open = new Map([...place.querySelectorAll("details")].map((fold) => [fold.dataset.of, fold.open]));
+      const open = new Map([...place.querySelectorAll("details")].map((fold) => [key(fold), fold.open]));
       place.innerHTML = html; // made by the same template, which escapes every name
-      for (const fold of place.querySelectorAll("details")) fold.open = open.get(fold.dataset.of) ?? fold.open;
+      for (const fold of place.querySelectorAll("details")) fold.open = open.get(key(fold)) ?? fold.open;
     }
   }
 
