@@ -104,7 +104,11 @@ def command(
     log: Log = None,
     missing: Annotated[
         bool,
-        switch("--missing", help="Only what no experiment in --results has a result of yet."),
+        switch(
+            "--missing",
+            help="Only what --results has no result of yet; runs of other experiments count, where "
+            "their numbers are all that is needed.",
+        ),
     ] = False,
     dry_run: Annotated[bool, switch("--dry-run", help="Say what there is to do.")] = False,
     out: Annotated[Path, option(help="Folder of run folders.", metavar="FOLDER")] = Path("runs"),
