@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from snip.experiments.ablation import base_of
-from snip.experiments.claims.facts import Fact, Records, beside, is_run, number, seed_differences
+from snip.experiments.claims.facts import (
+    Fact,
+    Records,
+    beside,
+    is_run,
+    network_at,
+    number,
+    seed_differences,
+)
 from snip.experiments.fig3 import CORRELATION
 from snip.experiments.gap import GAP, GAP_CONV, LARGE_BATCH
 from snip.experiments.kinds import Record
@@ -32,8 +40,7 @@ def larger_helps(records: Records) -> Iterator[Fact]:
 
 def _beside(name: str, row: Record, other: Record) -> Fact:
     """A large batch beside a smaller one, seed by seed."""
-    config = row["config"]
-    about = f"{config['model']} at {100 * config['sparsity']:g}% ({name}), scored with"
+    about = f"{network_at(row)} ({name}), scored with"
     both = [_told(one) for one in (other, row)]
     if not (is_run(row) and is_run(other)):
         return Fact(f"{about} {'; '.join(both)}", missing=True)

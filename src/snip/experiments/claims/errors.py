@@ -11,6 +11,7 @@ from snip.experiments.claims.facts import (
     Records,
     beside,
     is_run,
+    network_at,
     number,
     rows_of,
 )
@@ -96,7 +97,7 @@ def _point(name: str, row: Record) -> str:
     config = row["config"]
     steps, paper = config["train"]["iterations"], paper_schedule(config["dataset"]).iterations
     length = "" if steps == paper else f", {steps:,} steps"
-    return f"{_network(row)} ({name}{length})"
+    return f"{network_at(row)} ({name}{length})"
 
 
 def _against_dense(name: str, row: Record, dense: Record | None) -> Fact:
@@ -149,7 +150,7 @@ def on_par(records: Records) -> Iterator[Fact]:
     rows = [row for row in rows_of(records, "table1") if row["config"]["sparsity"]]
     for rival in (row for row in rows if not _is_snip(row)):
         own = min((row for row in rows if _is_snip(row)), key=partial(_apart, rival))
-        about = f"{_network(rival)}: {rival['label']}"
+        about = f"{network_at(rival)}: {rival['label']}"
         if not (is_run(rival) and is_run(own)):
             yield Fact(f"{about} or SNIP at {_sparsity(own)} is not run yet", missing=True)
             continue
@@ -166,10 +167,6 @@ def _apart(row: Record, other: Record) -> tuple[bool, float]:
     """How far two rows are from each other: another network first, then the sparsity."""
     one, two = row["config"], other["config"]
     return one["model"] != two["model"], abs(one["sparsity"] - two["sparsity"])
-
-
-def _network(row: Record) -> str:
-    return f"{row['config']['model']} at {_sparsity(row)}"
 
 
 def _sparsity(row: Record) -> str:

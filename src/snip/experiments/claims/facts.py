@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from snip.common.figures import counted
+from snip.common.figures import counted, short_percent
 from snip.experiments.kinds import Record
 from snip.experiments.records.comparison import LEAST_SEEDS, diverged, paired
 from snip.experiments.records.summary import AGREES, HIGHER, LOWER, ROUNDED
@@ -91,6 +91,12 @@ def number(row: Record) -> str:
     said = counted(seeds, "seed")
     said += "".join(f", {n} more {why}" for n, why in ((lost, "diverged"), (others, "failed")) if n)
     return f"{found['mean']:.2f}{spread}% ({said})"
+
+
+def network_at(row: Record) -> str:
+    """Which network at which sparsity a row is of."""
+    config = row["config"]
+    return f"{config['model']} at {short_percent(config['sparsity'])}"
 
 
 def beside(row: Record) -> str:

@@ -24,6 +24,11 @@ class Spread(NamedTuple):
     deviation: float
     seeds: int
 
+    @property
+    def error(self) -> float:
+        """The standard error of their mean."""
+        return self.deviation / math.sqrt(self.seeds)
+
 
 def student(freedom: float) -> float:
     """How many standard errors chance explains; from 20 degrees of freedom on the same."""

@@ -119,13 +119,17 @@ class Paired(NamedTuple):
     """The mean difference of seeds that two rows have in common, in points."""
 
     mean: float
-    deviation: float  # at least that of one image; 0 of one seed
-    seeds: int
+    spread: Spread  # at least that of one image; 0 of one seed
+
+    @property
+    def seeds(self) -> int:
+        """How many they have in common."""
+        return self.spread.seeds
 
     @property
     def error(self) -> float:
         """The standard error of the mean."""
-        return self.deviation / math.sqrt(self.seeds)
+        return self.spread.error
 
 
 def paired(row: Record, base: Record) -> Paired | None:
@@ -135,7 +139,7 @@ def paired(row: Record, base: Record) -> Paired | None:
         return None
     deviation = max(statistics.stdev(found), STEP) if len(found) > 1 else 0.0
     mean = round(statistics.mean(found), DIGITS) + 0.0  # which makes a zero of a negative one
-    return Paired(mean, deviation, len(found))
+    return Paired(mean, Spread(deviation, len(found)))
 
 
 def gains_by_seed(row: Record, base: Record) -> bool | None:
@@ -145,7 +149,7 @@ def gains_by_seed(row: Record, base: Record) -> bool | None:
     found = paired(row, base)
     if found is None or found.seeds < LEAST_SEEDS:
         return None
-    return is_above(-found.mean, chance(Spread(found.deviation, found.seeds)))
+    return is_above(-found.mean, chance(found.spread))
 
 
 def paper_rise(row: Record, base: Record) -> float | None:
