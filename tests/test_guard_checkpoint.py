@@ -133,6 +133,7 @@ def of_selected(change: Callable[[torch.Tensor], Any]) -> Change:
         (of_state(iteration=-1), "-1 of 4 steps"),
         (of_state(seconds=-1.0), "-1.0 seconds"),
         (of_state(step_seconds=-1.0), "4 of 4 steps"),
+        (of_state(cpu_seconds=-1.0), "4 of 4 steps"),
         (of_state(selected=None), "do not go with its evaluations"),
         (of_selected(torch.Tensor.double), "another network"),
         (of_selected(lambda value: value.to(torch.complex64)), "another network"),

@@ -20,7 +20,7 @@ from snip.training import TrainConfig, load_checkpoint
 TRAINING = TrainConfig(iterations=4, lr_drops=(), batch_size=20, eval_every=2)
 CONFIG = RunConfig("lenet-300-100", 0.99, train=TRAINING, engine="sparse")
 # What differs from run to run: how long it took, and when.
-TIMES = ("seconds", "steps_per_second", "images_per_second", "date")
+TIMES = ("seconds", "cpu_seconds", "steps_per_second", "images_per_second", "date")
 
 
 @pytest.fixture

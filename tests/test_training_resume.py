@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from snip.training import (
     train,
     train_step,
 )
+from snip.training.journal import CHECKPOINT
 
 
 @pytest.fixture(scope="module")
@@ -202,3 +204,40 @@ def test_other_masks_in_the_folder_are_refused(mnist: Dataset, tmp_path: Path) -
     with pytest.raises(FileError, match="holds other masks"):
         train(unpruned, mnist, CONFIG, folder=tmp_path, masks=snip.held_masks(other))
     assert snip.held_masks(unpruned) is None
+
+
+def test_cpu_seconds_leave_out_pauses_and_add_up_over_resumed_parts(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    pause = 0.3
+
+    def paused(metrics: Metrics) -> None:
+        time.sleep(pause)
+
+    with pytest.raises(StoppedError):
+        train(
+            pruned_network(mnist), mnist, CONFIG, folder=tmp_path, checkpoint_seconds=0,
+            on_metrics=paused, step=stopping_at(30),
+        )  # fmt: skip
+    before = torch.load(tmp_path / CHECKPOINT, weights_only=True)["state"]["cpu_seconds"]
+    result = train(pruned_network(mnist), mnist, CONFIG, folder=tmp_path, on_metrics=paused)
+    assert 0 < before < result.history[-1].cpu_seconds < result.cpu_seconds
+    assert result.seconds - result.cpu_seconds > 2.9 * pause  # three evaluations, one thread
+
+
+def test_a_checkpoint_without_cpu_seconds_goes_on_without_them(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    with pytest.raises(StoppedError):
+        train(
+            pruned_network(mnist), mnist, CONFIG,
+            folder=tmp_path, checkpoint_seconds=0, step=stopping_at(30),
+        )  # fmt: skip
+    content = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    del content["state"]["cpu_seconds"]
+    for line in content["state"]["history"]:
+        del line["cpu_seconds"]
+    torch.save(content, tmp_path / CHECKPOINT)
+    result = train(pruned_network(mnist), mnist, CONFIG, folder=tmp_path)
+    assert result.cpu_seconds is None
+    assert result.seconds > 0

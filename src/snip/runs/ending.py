@@ -51,6 +51,7 @@ def result_of(
         seeds=seeds_of(config),
         dataset_note=dataset.note,
         seconds=trained.seconds,
+        cpu_seconds=trained.cpu_seconds,
         steps_per_second=trained.steps_per_second,
         versions=versions(),
         commit=commit(),

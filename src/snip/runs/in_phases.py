@@ -152,18 +152,26 @@ def costs(config: RunConfig, place: Path) -> dict[str, dict[str, float]]:
         found[FIRST] = _first_cost(config, RunResult.read(first))
     for name, history in _phases(place):
         last = history[-1]
-        found[name] = {"iterations": last.iteration, "seconds": last.seconds}
+        found[name] = _cost(last.iteration, last.seconds, last.cpu_seconds)
     return found
 
 
 def _first_cost(config: RunConfig, trained: RunResult) -> dict[str, float]:
-    return {"iterations": config.training.iterations, "seconds": trained.seconds}
+    return _cost(config.training.iterations, trained.seconds, trained.cpu_seconds)
+
+
+def _cost(iterations: int, seconds: float, cpu_seconds: float | None) -> dict[str, float]:
+    """The cost of a training as records keep it; older ones did not count CPU seconds."""
+    cost = {"iterations": iterations, "seconds": seconds}
+    return cost if cpu_seconds is None else cost | {"cpu_seconds": cpu_seconds}
 
 
 def _read_cost(path: Path) -> dict[str, float]:
     with reading(path):
         saved = read_json(path)
-        return {"iterations": int(saved["iterations"]), "seconds": float(saved["seconds"])}
+        cpu_seconds = saved.get("cpu_seconds")
+        cpu_seconds = None if cpu_seconds is None else float(cpu_seconds)
+        return _cost(int(saved["iterations"]), float(saved["seconds"]), cpu_seconds)
 
 
 def tidy(place: Path) -> None:

@@ -44,7 +44,7 @@ class RunResult:
     protocol: str
     seeds: dict[str, int]
     dataset_note: str
-    seconds: float
+    seconds: float  # wall clock, pauses of the process included
     steps_per_second: float
     versions: dict[str, str]
     machine: dict[str, Any]
@@ -55,6 +55,7 @@ class RunResult:
     engine: dict[str, Any] = field(default_factory=dict)  # what ran, and the times that chose it
     chance_error: float | None = None  # of always answering the test set's most frequent class
     test_images: int | None = None
+    cpu_seconds: float | None = None  # of all threads, pauses not included
     commit: str = ""  # of the code that ended the run; empty for an installed package
     # Of a method that trains: what was done beside its own rule, and each training before the last.
     note: str | None = None

@@ -36,6 +36,7 @@ class Metrics:
     sparsity: float  # fraction of the prunable weights that is pruned and zero
     seconds: float  # since the start, evaluations included, over all resumed parts
     images_per_second: float  # while training
+    cpu_seconds: float | None = None  # as `seconds`, of all threads; None in older files
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name."""

@@ -45,16 +45,17 @@ class Options:
 
 
 class Clock:
-    """Seconds from lap to lap."""
+    """Wall-clock and CPU seconds from lap to lap."""
 
     def __init__(self) -> None:
         """Start now."""
-        self._last = time.perf_counter()
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
 
-    def lap(self) -> float:
-        """Seconds since the last lap."""
-        now = time.perf_counter()
-        passed, self._last = now - self._last, now
+    def lap(self) -> tuple[float, float]:
+        """Wall-clock seconds since the last lap, and CPU seconds of all threads."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        passed = wall - self._wall, cpu - self._cpu
+        self._wall, self._cpu = wall, cpu
         return passed
 
 
@@ -84,7 +85,7 @@ class Session:
         set_weight_decay(self.optimizer, weight_decay(self.config, self.state.iteration))
         loss, wrong = self.take_step(images.to(self._device), labels.to(self._device))
         require_finite("loss", loss, self.state.iteration, self.lr, self.journal)
-        self.state.count(loss, wrong, len(labels), self.clock.lap())
+        self.state.count(loss, wrong, len(labels), self._lap())
 
     def finished(self) -> bool:
         """Whether the last step was the last of all."""
@@ -112,14 +113,20 @@ class Session:
             if trained is not None:
                 require_finite_weights(trained, self.state.iteration, self.lr, self.journal)
         self.journal.save(self._plain, self.optimizer, self.state, self.hooks)
-        self.state.seconds += self.clock.lap()
+        self._lap()
+
+    def _lap(self) -> float:
+        """Count the time since the last call as spent; return its wall-clock seconds."""
+        wall, cpu = self.clock.lap()
+        self.state.spend(wall, cpu)
+        return wall
 
     def _measured(self) -> Metrics:
         """The errors now, beside the means of the training steps since the last evaluation."""
         data, state, running = self.data, self.state, self.state.running
         valid = evaluate(self.model, data.valid) if data.valid is not None else None
         test = evaluate(self.model, data.test)
-        state.seconds += self.clock.lap()
+        self._lap()
         return Metrics(
             iteration=state.iteration,
             epoch=state.iteration / len(data.train),
@@ -133,4 +140,5 @@ class Session:
             sparsity=measured_sparsity(self._plain, self.masks),
             seconds=state.seconds,
             images_per_second=running.images / running.seconds,
+            cpu_seconds=state.cpu_seconds,
         )

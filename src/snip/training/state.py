@@ -15,6 +15,7 @@ from snip.common.errors import InputError
 from snip.training.metrics import Metrics, Running, selected
 
 Weights = dict[str, torch.Tensor]
+COUNTERS = ("iteration", "seconds", "cpu_seconds", "step_seconds")
 
 
 @dataclass
@@ -22,7 +23,8 @@ class State:
     """Counters, the history so far, and the weights that validation selects."""
 
     iteration: int = 0  # steps done
-    seconds: float = 0.0  # spent, over all resumed parts
+    seconds: float = 0.0  # wall clock, over all resumed parts; includes pauses of the process
+    cpu_seconds: float | None = 0.0  # of all threads; None if an older version did a part
     step_seconds: float = 0.0  # of these, spent in training steps
     running: Running = field(default_factory=Running)
     history: list[Metrics] = field(default_factory=list)
@@ -31,9 +33,14 @@ class State:
     def count(self, loss: float, wrong: int, images: int, seconds: float) -> None:
         """Count one more training step."""
         self.iteration += 1
-        self.seconds += seconds
         self.step_seconds += seconds
         self.running.add(loss, wrong, images, seconds)
+
+    def spend(self, seconds: float, cpu_seconds: float) -> None:
+        """Add to the time that the training has taken so far."""
+        self.seconds += seconds
+        if self.cpu_seconds is not None:
+            self.cpu_seconds += cpu_seconds
 
     def record(self, metrics: Metrics, model: nn.Module) -> None:
         """Add an evaluation, and keep the weights if it is the best on validation."""
@@ -45,7 +52,7 @@ class State:
     def to_dict(self) -> dict[str, Any]:
         """Plain values and tensors, which a checkpoint may hold."""
         return {
-            **{name: getattr(self, name) for name in ("iteration", "seconds", "step_seconds")},
+            **{name: getattr(self, name) for name in COUNTERS},
             "running": dataclasses.asdict(self.running),
             "history": [line.to_dict() for line in self.history],
             "selected": self.selected,
@@ -58,14 +65,16 @@ class State:
         history = [Metrics.from_dict(line) for line in data["history"]]
         running = Running(**data["running"])
         check_kinds(running, "a training's sums")
-        state = cls(**{**data, "running": running, "history": history})
+        # Checkpoints written before CPU time was recorded lack it.
+        state = cls(**{"cpu_seconds": None, **data, "running": running, "history": history})
         check_kinds(state, "a training's state")
         return state
 
     def check(self, *, iterations: int, weights: Mapping[str, Any], validates: bool) -> None:
         """Refuse a state that no training of so many steps with such weights can have."""
         done = [line.iteration for line in self.history]
-        if not 0 <= self.iteration <= iterations or self.seconds < 0 or self.step_seconds < 0:
+        spent = (self.seconds, self.step_seconds, self.cpu_seconds or 0.0)
+        if not 0 <= self.iteration <= iterations or min(spent) < 0:
             raise InputError(f"{self.iteration} of {iterations} steps in {self.seconds} seconds.")
         if done != sorted(set(done)) or any(not 0 < step <= self.iteration for step in done):
             raise InputError("its evaluations are not in the order of the steps.")

@@ -38,7 +38,8 @@ class TrainResult:
     final: Metrics
     best_test_error: float  # lowest test error of all evaluations: what the authors report
     weights: Weights  # state_dict of the selected model; the model itself holds the final one
-    seconds: float
+    seconds: float  # wall clock, pauses of the process included
+    cpu_seconds: float | None
     steps_per_second: float
 
     @property
@@ -131,5 +132,6 @@ def _result(state: State, model: nn.Module) -> TrainResult:
         best_test_error=best_test_error(history),
         weights=weights,
         seconds=state.seconds,
+        cpu_seconds=state.cpu_seconds,
         steps_per_second=state.iteration / max(state.step_seconds, 1e-9),
     )

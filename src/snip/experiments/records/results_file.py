@@ -32,7 +32,7 @@ COPIED = (
     "valid_error", "selected_iteration", "seconds", "cost", "dataset_note", "note", "versions",
     "machine", "threads", "date",
 )  # fmt: skip
-LATER = ("commit",)  # the same, which older records do not have
+LATER = ("commit", "cpu_seconds")  # the same, which older records do not have
 
 # A shape is a type hint, a list with the shape of every part, or a dict with the shapes of named
 # parts. A name with a question mark may be missing; `str` stands for all names that are there.
@@ -46,7 +46,7 @@ RUN: Shape = {
     "seed": int,
     "iterations": int,
     "engine?": str | None,
-    "cost": {str: {"iterations": float, "seconds": float}},
+    "cost": {str: {"iterations": float, "seconds": float, "cpu_seconds?": float}},
     "machine": MACHINE,
 }
 CONFIG: Shape = {
