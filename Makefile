@@ -33,8 +33,9 @@ fuzz: $(READY) $(LIBRARY)
 	$(BIN)/python tests/fuzz.py $(SECONDS)
 
 lint: types $(READY)
-	$(BIN)/ruff check src tests bench docs
-	$(BIN)/ruff format --check src tests bench docs/site docs/notebooks
+	$(BIN)/ruff check src tests bench tools docs
+	$(BIN)/ruff format --check src tests bench tools docs/site docs/notebooks
+	$(BIN)/python tools/tree.py --check
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror src/snip/engine/native/*pp src/snip/engine/native/torch/*pp
 
