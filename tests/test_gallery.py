@@ -12,7 +12,7 @@ from snip.experiments import EXPERIMENTS
 from snip.experiments.claims import CLAIMS
 from snip.experiments.gallery.gallery_page import COMMAND
 from snip.experiments.gallery.marked import END, MARK, filled
-from snip.experiments.gallery.pages import GALLERY, METHODS, README, pages
+from snip.experiments.gallery.pages import GALLERY, METHODS, REPRODUCED, pages
 from snip.experiments.methods import METHODS_HERE
 from snip.experiments.records.results_file import read_record
 from snip.methods.controls import CONTROLS
@@ -42,7 +42,6 @@ def test_experiments_that_share_a_row_have_the_same_runs_of_it():
 @pytest.fixture
 def docs(tmp_path):
     shutil.copytree(TOP / "docs", tmp_path / "docs")
-    shutil.copy(TOP / README, tmp_path)
     (tmp_path / "results").mkdir()
     return tmp_path / "docs"
 
@@ -190,8 +189,8 @@ def test_marks_are_filled_and_filled_again(docs):
     assert "| channel 90% |" in first
     (docs / METHODS).write_text(first)
     assert written(docs)[1] == first
-    claims = (docs.parent / README).read_text().partition("<!-- results: claims -->")[2]
-    assert claims.count("](docs/gallery.md#") >= len(CLAIMS)
+    claims = (docs / REPRODUCED).read_text().partition("<!-- results: claims -->")[2]
+    assert claims.count("](gallery.md#") >= len(CLAIMS)
     bare = "before\n<!-- results: figure -->\nafter\n"
     text = filled(bare, {}, [], docs.parent / "results")
     assert text.startswith("before\n<!-- results: figure -->\nThe figure")

@@ -18,7 +18,7 @@ import snip as package
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 # A comment right before a block: it is a file, or a sketch of what the test that it names does,
-# such as code for several processes. A sketch is compiled and not run.
+# such as code for several processes. A sketch is not run; Python is compiled.
 ROLE = r"(?:<!-- (file|sketch of): (\S+) -->\n)?"
 BLOCK = re.compile(rf"^{ROLE}```(\w*)[^\n]*\n(.*?)^```$", re.M | re.S)
 # What a command is given besides, so that it ends within seconds; "": it runs as it stands.
@@ -35,7 +35,7 @@ LENGTH = re.compile(r"--(epochs|schedule) \S+")  # a length of the page's own
 # Pages about a model and data that the reader has: each block begins with these anew, and of
 # commands, which have names of the reader's own in them, only the flags are checked. The code of
 # all other pages stands alone, from the first block to the last.
-ABOUT_THE_READERS = ("README.md", "docs/methods.md")
+ABOUT_THE_READERS = ("README.md", "docs/command-line.md", "docs/methods.md")
 
 
 class Block(NamedTuple):
@@ -104,7 +104,8 @@ def test_the_code_of_a_page_runs(page: str, snip: Snip, monkeypatch: pytest.Monk
     for block in blocks(page):
         if block.role == "sketch of":
             assert (ROOT / block.target).is_file(), f"{page}: there is no {block.target}"
-            compile(block.text, page, "exec")
+            if block.language == "python":
+                compile(block.text, page, "exec")
         elif block.role == "file":
             Path(block.target).write_text(block.text)
         elif block.language == "python":

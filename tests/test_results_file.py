@@ -46,7 +46,6 @@ def timing(record: Record) -> Record:
 @pytest.fixture
 def place(empty_folder: None, tmp_path: Path) -> Path:
     shutil.copytree(TOP / "docs", tmp_path / "docs")
-    shutil.copy(TOP / "README.md", tmp_path)
     (tmp_path / "results").mkdir()
     return tmp_path
 

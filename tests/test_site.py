@@ -41,7 +41,7 @@ def test_the_site(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     check_the_notebooks_ran(tmp_path)
     check_the_reference_is_whole((tmp_path / "docs/api.html").read_text())
-    assert "Sparse execution covers" in (tmp_path / "not-supported.html").read_text()
+    assert "Sparse execution covers" in (tmp_path / "docs/limits.html").read_text()
     pages = {path: path.read_text() for path in tmp_path.rglob("*.html")}
     assert {str(path): LOADED.findall(text) for path, text in pages.items()} == {
         str(path): [] for path in pages
@@ -94,9 +94,7 @@ def small(tmp_path: Path) -> Path:
     pages = re.findall(r": ((?:docs/|[A-Z]+\.md)\S*)$", (ROOT / "mkdocs.yml").read_text(), re.M)
     for name in (*pages, "results/fig2.md"):
         (tmp_path / name).write_text(f"# {name}\n")
-    (tmp_path / "README.md").write_text(
-        "# Small\n[zoo](docs/zoo.md) [2](results/fig2.md)\n\n## Not supported\n- flying\n\n## End\n"
-    )
+    (tmp_path / "README.md").write_text("# Small\n[zoo](docs/zoo.md) [2](results/fig2.md)\n")
     return tmp_path
 
 
@@ -113,16 +111,13 @@ def warned(root: Path, caplog: pytest.LogCaptureFixture) -> str:
 def test_a_small_site_is_built(small: Path, caplog) -> None:
     assert warned(small, caplog) == ""
     assert "The zoo" in (small / "site/index.html").read_text()
-    made = (small / "site/not-supported.html").read_text()
-    assert "flying" in made
-    assert "End" not in made.partition("<article")[2].partition("</article")[0]
 
 
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        ("README.md", "[x](docs/gone.md)\n## Not supported\n", "docs/gone.md"),
-        ("README.md", "[x](docs/zoo.md#gone)\n## Not supported\n", "#gone"),
+        ("README.md", "[x](docs/gone.md)\n", "docs/gone.md"),
+        ("README.md", "[x](docs/zoo.md#gone)\n", "#gone"),
         ("docs/zoo.md", "[x](../README.md#gone)", "#gone"),
         ("docs/zoo.md", "![x](../results/gone.svg)", "gone.svg"),
         ("docs/forgotten.md", "not in the navigation", "docs/forgotten.md"),
@@ -137,12 +132,6 @@ def test_what_leads_nowhere_is_an_error(small: Path, caplog, name, text, complai
 def test_a_page_that_is_gone_is_an_error(small: Path, caplog) -> None:
     (small / "docs/gallery.md").unlink()
     assert "docs/gallery.md" in warned(small, caplog)
-
-
-def test_a_readme_without_the_section_is_an_error(small: Path, caplog) -> None:
-    (small / "README.md").write_text("# Small\n")
-    with pytest.raises(ValueError, match="no section 'Not supported'"):
-        warned(small, caplog)
 
 
 def test_a_notebook_that_fails_is_an_error(small: Path, caplog) -> None:

@@ -27,7 +27,7 @@ MARK = re.compile(rf"<!-- results: (\w+) -->(?:\n.*?{END})?", re.DOTALL)
 
 def filled(text: str, records: Records, claims: Judged, results: Path) -> str:
     """A page with results between its marks; what stood there before is replaced."""
-    parts = {**PARTS, "claims": lambda *_: verdict_table(claims, "docs/gallery.md")}
+    parts = {**PARTS, "claims": lambda *_: verdict_table(claims, "gallery.md")}
 
     def fill(mark: re.Match[str]) -> str:
         name = mark[1]
@@ -96,7 +96,7 @@ def _beside_the_paper(record: Record) -> str:
 
 
 def _table1(records: Records, _results: Path) -> str:
-    """For the README: both networks side by side, our errors beside the paper's."""
+    """Both networks side by side, our errors beside the paper's."""
     record = records.get(TABLE1.name)
     if record is None:
         return _not_run(TABLE1.name, "The paper's Table 1 is")
@@ -118,7 +118,7 @@ def _side(row: Record) -> tuple[str, ...]:
 
 
 def _fig1(records: Records, _results: Path) -> str:
-    """For the README: error over the sparsity, a line per network, seeds in brackets."""
+    """Error over the sparsity, a line per network, seeds in brackets."""
     record = records.get(FIG1.name)
     if record is None:
         return _not_run(FIG1.name, "The paper's Figure 1 is")

@@ -18,7 +18,7 @@ from snip.experiments.records.results_file import read_record
 from snip.experiments.records.tables import table_files
 
 DOCS, RESULTS = Path("docs"), Path("results")
-GALLERY, METHODS, README = "gallery.md", "methods.md", "README.md"
+GALLERY, METHODS, REPRODUCED = "gallery.md", "methods.md", "reproduced.md"
 
 
 def pages(results: Path, docs: Path) -> dict[Path, str]:
@@ -33,7 +33,7 @@ def pages(results: Path, docs: Path) -> dict[Path, str]:
     }
     claims = judged(found, results)
     made[docs / GALLERY] = gallery(found, claims, results)
-    for path in (docs / METHODS, docs.parent / README):
+    for path in (docs / METHODS, docs / REPRODUCED):
         with reading(path, what="page"):
             before = path.read_text(encoding="utf-8")
         made[path] = filled(before, largest, claims, results)
