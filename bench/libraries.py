@@ -1,11 +1,11 @@
-"""timm, torchvision and transformers beside a torch without CUDA."""
+"""timm, torchvision and transformers beside any torch, also one without CUDA."""
 
 from __future__ import annotations
 
 import importlib
 from types import ModuleType
 
-import torchvision_names  # noqa: F401  before the others, which import torchvision
+import torchvision_names  # noqa: F401  before the two that import torchvision
 
 LIBRARIES = ("timm", "torchvision", "transformers")
 
