@@ -95,15 +95,18 @@ def test_whoever_reads_a_live_page_is_left_alone(opened: Open, many: Path, tmp_p
     for name in "abcd":
         (tmp_path / name).symlink_to(many / name)
     with serving(tmp_path, score=False) as server:
-        page = opened(server.address)
+        page, first = opened("about:blank"), []
+        # A busy server answers for the first time when something has been chosen already.
+        page.route("**/live.json", lambda route: first.append(route), times=1)
+        page.goto(server.address)
         page.select_option("#order", "seconds")
         page.click(f"{FOLDS} >> nth=2")
         page.focus("details[open] summary")
         selected = "getSelection().selectAllChildren(document.querySelector('details[open] code'))"
         page.evaluate(selected)
+        first.pop().continue_()
         looks = "performance.getEntriesByName(new URL('live.json', location).href).length"
-        before = page.evaluate(looks)
-        wait_until(page, f"{looks} >= {before + 2}")
+        wait_until(page, f"{looks} >= 3")
         assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
         assert page.evaluate("getSelection().toString()").startswith("snip run")
         assert page.complaints == []

@@ -4,7 +4,14 @@
   const choice = snip.id("run"), panels = [...document.querySelectorAll("[data-run]")];
   const EVERY = 2000; // milliseconds between two looks
 
-  const seen = new Map(); // the parts of a live page as they were last put there
+  const inert = document.createElement("template");
+  function normal(html) { // as the browser writes it, to compare with what it shows
+    inert.innerHTML = html;
+    return inert.innerHTML.trim();
+  }
+  // The parts of a live page as the server last wrote them: read here before anything is moved or hidden.
+  const places = [...document.querySelectorAll("[data-live]")];
+  const seen = new Map(places.map((place) => [place.dataset.live, place.innerHTML.trim()]));
 
   function choose(key) {
     for (const panel of panels) panel.hidden = panel.dataset.run !== key;
@@ -35,8 +42,9 @@
   function replace(parts) {
     for (const [name, html] of Object.entries(parts)) {
       const place = document.querySelector(`[data-live="${name}"]`);
-      if (seen.get(name) === html) continue; // a selection or the focus in it stays
-      seen.set(name, html);
+      const news = normal(html);
+      if (seen.get(name) === news) continue; // a selection or the focus in it stays
+      seen.set(name, news);
       const open = new Map([...place.querySelectorAll("details")].map((fold) => [key(fold), fold.open]));
       place.innerHTML = html; // made by the same template, which escapes every name
       for (const fold of place.querySelectorAll("details")) fold.open = open.get(key(fold)) ?? fold.open;
