@@ -44,10 +44,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(made.glob("*.whl"))
 
 
-def needed(requirements: Iterable[str]) -> list[str]:
-    """Names of what is needed here, without extras."""
+def needed(requirements: Iterable[str], extras: Iterable[str] = ()) -> list[Requirement]:
+    """Requirements that apply on this machine, with those of the extras."""
     needs = [Requirement(text) for text in requirements]
-    return [n.name for n in needs if n.marker is None or n.marker.evaluate({"extra": ""})]
+    cases = [{"extra": extra} for extra in ("", *extras)]
+    return [n for n in needs if n.marker is None or any(map(n.marker.evaluate, cases))]
 
 
 def link_dependencies(wheel: Path, site: Path) -> None:
@@ -60,14 +61,17 @@ def link_dependencies(wheel: Path, site: Path) -> None:
         (place,) = [name for name in archive.namelist() if name.endswith("METADATA")]
         metadata = archive.read(place).decode()
     waiting, seen = needed(re.findall(r"^Requires-Dist: (.*)$", metadata, re.M)), set()
+    entries: set[Path] = set()  # many distributions may share a folder, such as CUDA's `nvidia`
     while waiting:
-        name = waiting.pop()
-        if name.lower() not in seen:
-            seen.add(name.lower())
-            found = distribution(name)
-            waiting += needed(found.requires or [])
-            for entry in {path.parts[0] for path in found.files} - {"..", "__pycache__"}:
-                (site / entry).symlink_to(Path(found.locate_file(entry)))
+        one = waiting.pop()
+        if (one.name.lower(), *sorted(one.extras)) not in seen:
+            seen.add((one.name.lower(), *sorted(one.extras)))
+            found = distribution(one.name)
+            waiting += needed(found.requires or [], one.extras)
+            names = {path.parts[0] for path in found.files} - {"..", "__pycache__"}
+            entries |= {Path(found.locate_file(name)) for name in names}
+    for entry in entries:
+        (site / entry.name).symlink_to(entry)
 
 
 def test_the_wheel_is_for_this_platform_and_whole(wheel: Path) -> None:
