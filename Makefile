@@ -73,7 +73,7 @@ $(READY): pyproject.toml constraints.txt $(wildcard setup.py)
 
 # A library that was built from other sources than those beside it is refused, so it is built anew.
 $(LIBRARY): $(READY) $(wildcard src/snip/engine/native/*pp src/snip/engine/native/torch/*pp src/snip/engine/build.py)
-	-$(BIN)/python -m snip.engine.build
+	$(BIN)/python -m snip.engine.build
 
 clean:
 	rm -rf .venv build dist src/*.egg-info $(LIBRARY) src/snip/engine/_node.so

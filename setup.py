@@ -32,9 +32,11 @@ class BuildKernels(build_ext):
         return str(Path(*fullname.split("."))) + ".so"
 
     def build_extension(self, ext: Extension) -> None:
+        build, version = load_build(), self.distribution.get_version()
+        if build.is_unwanted():
+            return
         try:
             target = Path(self.get_ext_fullpath(ext.name))
-            build, version = load_build(), self.distribution.get_version()
             if not build.is_current(BUILT, version=version):
                 build.build_library(target, version=version)
             elif target.resolve() != BUILT.resolve():

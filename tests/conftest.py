@@ -34,6 +34,15 @@ settings.register_profile("fuzz", derandomize=False, **PATIENT)
 settings.load_profile("repeatable")
 
 
+def pytest_configure() -> None:
+    """Without the native library a third of the tests would be skipped: end here instead."""
+    from snip.engine import build
+    from snip.engine.kernels import reason
+
+    if reason() and not build.is_unwanted():
+        raise pytest.UsageError(f"{reason()}; to test without it: SNIP_NO_KERNELS=1")
+
+
 class TorchRandom:
     """torch's global random numbers in the form that hypothesis asks for: it seeds them for every
     example, as it does Python's and numpy's, so that a failing example fails again."""

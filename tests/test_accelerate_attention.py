@@ -11,7 +11,7 @@ from snip.engine.layers.attention import SparseAttention
 from snip.engine.layers.linear import SparseLinear
 
 pytestmark = [
-    pytest.mark.skipif(not available(), reason="no native kernels on this machine"),
+    pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set"),
     pytest.mark.usefixtures("empty_cache"),
 ]
 

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import snip
 from snip.engine.kernels.library import available
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 DECAY = 0.5
 AVERAGES = {

@@ -11,7 +11,7 @@ from snip.anatomy.accelerated import Accelerated
 from snip.engine.kernels.library import available
 from snip.models import build
 
-pytestmark = pytest.mark.skipif(not available(), reason="the native kernels are not built")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 # No batch norm: its statistics are each process's own, in dense networks too.
 NETWORKS = {"lenet-300-100": 0.95, "lenet-5-caffe": 0.98, "lstm-s": 0.9}

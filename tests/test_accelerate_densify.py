@@ -16,7 +16,7 @@ from snip.engine.kernels.library import available
 from snip.engine.layers.packing import PackedModule
 
 pytestmark = [
-    pytest.mark.skipif(not available(), reason="no native kernels on this machine"),
+    pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set"),
     pytest.mark.usefixtures("empty_cache"),
 ]
 

@@ -10,7 +10,7 @@ from torch import nn
 from snip.engine.kernels.library import available
 
 pytestmark = [
-    pytest.mark.skipif(not available(), reason="no native kernels on this machine"),
+    pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set"),
     pytest.mark.usefixtures("empty_cache"),
 ]
 

@@ -11,7 +11,7 @@ from torch import nn
 import snip
 from snip.engine.kernels.library import available
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 LABELS = torch.tensor([0, 1, 2, 1, 0])
 

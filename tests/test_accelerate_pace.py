@@ -15,7 +15,7 @@ from snip.common.timing import best_times
 from snip.engine import pace
 from snip.engine.kernels.library import available
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from snip.engine.fused.straight import straight_of
 from snip.engine.kernels.library import available
 
 pytestmark = [
-    pytest.mark.skipif(not available(), reason="no native kernels on this machine"),
+    pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set"),
     pytest.mark.usefixtures("empty_cache"),
 ]
 

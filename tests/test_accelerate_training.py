@@ -12,7 +12,7 @@ from snip.engine.layers.conv import SparseConv2d
 from snip.engine.layers.linear import SparseLinear
 
 pytestmark = [
-    pytest.mark.skipif(not available(), reason="no native kernels on this machine"),
+    pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set"),
     pytest.mark.usefixtures("empty_cache"),
 ]
 

@@ -11,7 +11,7 @@ import snip
 from snip.engine.kernels.library import available
 from snip.models import build
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from snip.engine.kernels.library import available
 from snip.engine.layers.layouts import from_blocks, from_lines, to_blocks
 from snip.engine.layers.table import sparse_layer
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 LAYERS = {
     "1-d": (nn.Conv1d(5, 7, 3), (11,)),

@@ -15,7 +15,7 @@ from snip.engine.layers.transposed import SparseConvTranspose1d, SparseConvTrans
 from snip.engine.layers.volume import SparseConv3d
 from snip.masks import Masks
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 
 def pruned(model, density=0.5):

@@ -14,7 +14,7 @@ from snip.models import build
 from snip.runs import RunConfig, prepare, run
 from snip.training import TrainConfig, train
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 CONFIG = TrainConfig(iterations=60, lr_drops=(), eval_every=20)
 
 

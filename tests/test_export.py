@@ -74,7 +74,7 @@ def test_a_shrunk_recurrent_network(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+@pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 def test_pruned_and_accelerated_networks(tmp_path: Path) -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),

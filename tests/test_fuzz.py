@@ -16,7 +16,7 @@ from torch import nn
 import snip
 from snip.engine.kernels.library import available
 
-needs_kernels = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+needs_kernels = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 HERE = Path(__file__).parent
 FRAGILE = """
 import torch

@@ -8,7 +8,7 @@ from snip.common.errors import InputError
 from snip.engine.kernels.library import available
 from snip.engine.kernels.memory import Reused, memory_of, pointer, readable
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 
 def shrunk() -> torch.Tensor:

@@ -14,7 +14,7 @@ from snip.data import load
 from snip.engine.kernels.library import available
 from snip.training import train
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 
 def buffers(optimizer: torch.optim.Optimizer) -> list[dict[str, torch.Tensor]]:

@@ -8,7 +8,7 @@ from torch import nn
 from snip.common.errors import InputError
 from snip.engine.kernels.library import available
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 
 @pytest.mark.parametrize("gradients", [True, False])

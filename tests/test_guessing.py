@@ -37,7 +37,7 @@ def saved_and_loaded(**settings):
     return fresh, masks
 
 
-@pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+@pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 @pytest.mark.parametrize("biases", [nn.init.normal_, nn.init.zeros_])
 def test_a_model_saved_before_training_is_loaded_with_a_head_that_learns(biases):
     model, masks = saved_and_loaded(biases=biases)
@@ -57,7 +57,7 @@ def test_a_model_saved_before_training_is_loaded_with_a_head_that_learns(biases)
     assert not plain.body.weight[~masks["body.weight"]].any()
 
 
-@pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+@pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 def test_masks_that_are_applied_first_are_not_guessed():
     model, masks = saved_and_loaded()
     masks.apply(model)
@@ -77,7 +77,7 @@ def test_wholly_zero_weights_are_kept_and_such_biases_left_out():
     assert found["h.weight"].all()
 
 
-@pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+@pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 def test_a_model_of_untrained_layers_only_is_not_pruned():
     model = Headed()
     nn.init.zeros_(model.body.weight)

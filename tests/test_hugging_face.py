@@ -19,7 +19,7 @@ accelerate = needed("accelerate")
 from snip.integrations import accelerate as with_accelerate  # noqa: E402
 from snip.integrations.transformers import FILE, Snip  # noqa: E402
 
-needs_kernels = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+needs_kernels = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 
 @pytest.fixture(autouse=True)

@@ -171,9 +171,30 @@ def test_without_a_library_the_reason_is_given() -> None:
         "from pathlib import Path; import snip.engine.build as b; b.LIBRARY = Path('absent.so')\n"
         "from snip.engine import kernels; print(kernels.available(), kernels.reason())"
     )
-    done = run_python(script)
+    done = run_python(script, SNIP_NO_KERNELS="")
     assert done.stdout.startswith("False absent.so was not built"), done.stderr
     assert "C++ compiler" in done.stdout
+
+
+TESTS_WITHOUT_A_LIBRARY = """
+import sys
+from pathlib import Path
+import pytest, snip.engine.build as build
+build.LIBRARY = Path("absent.so")
+sys.exit(pytest.main(["--collect-only", "-q", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [("", pytest.ExitCode.USAGE_ERROR), ("1", pytest.ExitCode.OK)],
+    ids=["as it is", "SNIP_NO_KERNELS"],
+)
+def test_tests_without_a_library_fail_unless_that_is_asked_for(wanted: str, code: int) -> None:
+    here = str(Path(__file__).with_name("test_accelerate.py"))
+    done = run_python(TESTS_WITHOUT_A_LIBRARY, here, SNIP_NO_KERNELS=wanted)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("absent.so was not built" in done.stderr) == (code != pytest.ExitCode.OK)
 
 
 def test_build_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

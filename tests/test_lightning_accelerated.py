@@ -9,7 +9,7 @@ import snip
 from snip.engine.kernels.library import available
 from snip.integrations.lightning import Snip
 
-needs_kernels = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+needs_kernels = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 
 @needs_kernels

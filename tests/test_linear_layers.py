@@ -19,7 +19,7 @@ from snip.engine.layers.linear import SparseLinear
 from snip.engine.layers.table import sparse_layer
 
 pytestmark = [
-    pytest.mark.skipif(not available(), reason="no native kernels on this machine"),
+    pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set"),
     pytest.mark.usefixtures("empty_cache"),
 ]
 

@@ -144,7 +144,7 @@ def test_one_row_is_followed_by_paths_shrinking_and_the_engine(name):
     assert (small.first.out_channels, small.second.out_channels) == (5, 4)
     torch.testing.assert_close(small(images), model(images), rtol=1e-4, atol=1e-5)
     if not available():
-        pytest.skip("no native kernels on this machine")
+        pytest.skip("SNIP_NO_KERNELS is set")
     # 20 images leave lanes idle in the last block.
     fast = snip.accelerate(model.train(), images, ways={})
     words = fast.snip_conversion.source
@@ -158,7 +158,7 @@ def test_one_row_is_followed_by_paths_shrinking_and_the_engine(name):
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+@pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 @pytest.mark.parametrize(
     "between",
     [
@@ -185,7 +185,7 @@ def test_operations_that_stay_on_the_engines_layouts(between):
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+@pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 def test_a_hook_on_an_activation_sees_plain_tensors():
     model, images, seen = Between(nn.ReLU()), torch.randn(20, 2, 8, 8), []
     Masks({n: torch.rand(p.shape) < 0.5 for n, p in model.named_parameters()}).apply(model)

@@ -12,7 +12,7 @@ from snip.engine.kernels.library import available
 from snip.engine.layers.recurrent import SparseRecurrent
 from snip.engine.layers.table import sparse_layer
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 
 @KINDS

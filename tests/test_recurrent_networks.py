@@ -14,7 +14,7 @@ from snip.engine.kernels.library import available
 from snip.engine.layers.recurrent import SparseRecurrent
 from snip.masks import Masks
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 
 class Tagger(nn.Module):

@@ -9,7 +9,7 @@ import snip
 from snip.anatomy.accelerated import Accelerated
 from snip.engine.kernels.library import available
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 
 class Recurrent(nn.Module):

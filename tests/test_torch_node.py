@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from step_parts import cnn, mlp, pair_of_networks
 
 import snip
-from snip.engine import build
+from snip.engine import build, kernels
 from snip.engine.kernels.extension import extension, forget_extension
 
 pytestmark = pytest.mark.skipif(
-    extension() is None, reason="no node was built for this torch: python -m snip.engine.build"
+    extension() is None,
+    reason=kernels.reason() or "no node was built for this torch: python -m snip.engine.build",
 )
 
 

@@ -142,7 +142,7 @@ def test_what_is_refused_for_training(kind, words):
     trace_for_training(_written("copy"), X)
 
 
-@pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+@pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 def test_an_accelerated_network_takes_its_other_arguments_too(recwarn):
     torch.manual_seed(0)
     model = Options()

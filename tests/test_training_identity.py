@@ -68,7 +68,7 @@ def test_another_engine_is_refused(
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
-@pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+@pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 def test_a_sparse_training_does_not_go_on_without_kernels(
     mnist: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,7 @@ def test_a_decay_that_changes_follows_the_drops_and_resumes_to_the_same_bits(
         train(pruned_network(mnist), mnist, other, folder=tmp_path)
 
 
-@pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+@pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_a_decay_that_changes_is_the_same_on_the_sparse_engine(
     mnist: Dataset, optimizer: str

@@ -35,7 +35,7 @@ def trained_twice():
             optimizer.step()
 
 
-@pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+@pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 def test_ours_are_asked_for_once_and_are_not_others():
     trained_twice()
     found = hooks()

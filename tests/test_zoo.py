@@ -15,7 +15,7 @@ from snip.anatomy.calling import call, tensors_in
 from snip.engine.kernels.library import available
 from snip.engine.layers.packing import PackedModule
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from snip.engine.layers.packing import PackedModule
 from snip.engine.layers.table import sparse_layer
 from snip.masks import Masks
 
-pytestmark = pytest.mark.skipif(not available(), reason="no native kernels on this machine")
+pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 
 
 def _timm(name, **settings):

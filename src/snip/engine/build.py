@@ -38,6 +38,11 @@ def instruction_sets() -> dict[str, tuple[str, ...]]:
     return {"portable": (), "avx2": ("-mavx2", "-mfma"), "avx512": ("-mavx512f", "-mfma")}
 
 
+def is_unwanted() -> bool:
+    """Whether the environment asks for no native code: nothing is built, and none is loaded."""
+    return bool(os.environ.get("SNIP_NO_KERNELS"))
+
+
 def find_compiler() -> str | None:
     """$CXX, or the first C++ compiler on the path that takes GCC's vector extension."""
     names = [os.environ.get("CXX"), "c++", "g++", "clang++"]
@@ -196,12 +201,18 @@ def is_whole(library: Path) -> bool:
 if __name__ == "__main__":
     from snip.common.version import __version__  # setup.py loads this file without the package
 
+    if is_unwanted():
+        sys.stdout.write("Nothing was built: SNIP_NO_KERNELS is set\n")
+        sys.exit()
     try:
         # `pip install` has mostly just compiled it, which takes longer than all else here.
         if not is_current(version=__version__):
             build_library(version=__version__)
     except OSError as error:
-        sys.exit(f"The native kernels could not be built: {error}")
+        sys.exit(
+            f"The native kernels could not be built: {error}\n"
+            "To use and test Snip without them, set SNIP_NO_KERNELS=1."
+        )
     sys.stdout.write(f"Built {LIBRARY}\n")
     try:
         build_node()

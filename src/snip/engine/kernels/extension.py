@@ -14,10 +14,12 @@ def extension() -> Any:
     """The library as a Python module, or None: Python does its work then, in more time.
 
     It was built for one torch and one Python, and is not even loaded in another. The environment
-    variable SNIP_NODE=python leaves it out.
+    variables SNIP_NODE=python and SNIP_NO_KERNELS leave it out.
     """
     path = build.NODE_LIBRARY
-    if os.environ.get("SNIP_NODE") == "python" or not path.exists() or not build.is_whole(path):
+    if os.environ.get("SNIP_NODE") == "python" or build.is_unwanted():
+        return None
+    if not path.exists() or not build.is_whole(path):
         return None
     if build.node_origin().encode() not in path.read_bytes():
         return None

@@ -30,6 +30,8 @@ class Loaded:
 def _load() -> Loaded | str:
     """The library, or why there is none."""
     path = build.LIBRARY
+    if build.is_unwanted():
+        return "SNIP_NO_KERNELS is set"
     if not path.exists():
         return (
             f"{path.name} was not built when snip was installed, which needs a C++ compiler "
