@@ -1,8 +1,10 @@
 # `make demo` and `make test` set everything up by themselves, in .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALLED := .venv/installed
 READY := .venv/ready
 LIBRARY := src/snip/engine/_kernels.so
+NODE := src/snip/engine/_node.so
 # What does not need each other is set up and checked at the same time.
 MAKEFLAGS += --jobs=3
 # Tests start hundreds of processes: without files of bytecode each compiles all of Snip again.
@@ -10,10 +12,10 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test docs wheel fuzz lint types setup browser bench clean
 
-demo: $(READY) $(LIBRARY)
+demo: $(INSTALLED) $(LIBRARY)
 	$(BIN)/snip demo
 
-test: lint browser $(LIBRARY)
+test: lint browser $(LIBRARY) $(NODE)
 	$(BIN)/python -m pytest -n auto
 
 # The site, in build/site. Warnings are errors, and the notebooks run while it is built.
@@ -29,7 +31,7 @@ wheel: $(READY) $(LIBRARY)
 
 # New examples for the property tests, random networks, files and kills: make fuzz SECONDS=600
 SECONDS ?= 60
-fuzz: $(READY) $(LIBRARY)
+fuzz: $(READY) $(LIBRARY) $(NODE)
 	$(BIN)/python tests/fuzz.py $(SECONDS)
 
 lint: types $(READY)
@@ -42,7 +44,7 @@ lint: types $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-bench: $(READY) $(LIBRARY)
+bench: $(READY) $(LIBRARY) $(NODE)
 	$(BIN)/python bench/topk.py
 	$(BIN)/python bench/hold.py
 	$(BIN)/python bench/prune.py
@@ -65,15 +67,28 @@ browser:
 
 # torch first and by its exact version: a looser request pulls gigabytes of CUDA. Bytecode is
 # written when a module is first used: most of these never are.
-$(READY): pyproject.toml constraints.txt $(wildcard setup.py)
+$(INSTALLED): pyproject.toml constraints.txt $(wildcard setup.py)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --no-compile -c constraints.txt torch
-	$(BIN)/python -m pip install -q --no-compile -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt -e .
+	touch $(INSTALLED)
+
+# The demo does without all this. The package is there already: pip adds what the extra asks for.
+$(READY): $(INSTALLED)
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt 'snip-prune[dev]'
 	touch $(READY)
 
 # A library that was built from other sources than those beside it is refused, so it is built anew.
-$(LIBRARY): $(READY) $(wildcard src/snip/engine/native/*pp src/snip/engine/native/torch/*pp src/snip/engine/build.py)
+# pip builds it as well, but where it cannot be built only this says so.
+$(LIBRARY): $(wildcard src/snip/engine/native/*pp src/snip/engine/build.py) | $(INSTALLED)
+	$(BIN)/python -m snip.engine.build --kernels
+	touch -c $(LIBRARY)
+
+# Takes as long as all else that the demo needs, and is for the torch that is installed. Where it
+# cannot be built there is no such file, and it is tried again.
+$(NODE): $(LIBRARY) $(INSTALLED) $(wildcard src/snip/engine/native/torch/*pp)
 	$(BIN)/python -m snip.engine.build
+	touch -c $(NODE)
 
 clean:
-	rm -rf .venv build dist src/*.egg-info $(LIBRARY) src/snip/engine/_node.so
+	rm -rf .venv build dist src/*.egg-info $(LIBRARY) $(NODE)

@@ -6,6 +6,7 @@ node of autograd around the kernels: it serves one version of both, and Python d
 it is missing, in more time.
 """
 
+import argparse
 import hashlib
 import os
 import platform
@@ -119,9 +120,21 @@ def _origin(version: str) -> str:
 
 def is_current(library: Path = LIBRARY, *, version: str = "") -> bool:
     """Whether a library was built from the sources as they are now, by this file as it is now."""
-    if not library.exists() or library.stat().st_mtime < Path(__file__).stat().st_mtime:
-        return False
-    return is_whole(library) and _origin(version).encode() + b"\0" in library.read_bytes()
+    return is_made_of(library, f"{_origin(version)}\0") and _is_later(library)
+
+
+def is_node_current() -> bool:
+    """Whether the node was built for this torch and Python, by this file as it is now."""
+    return is_made_of(NODE_LIBRARY, node_origin()) and _is_later(NODE_LIBRARY)
+
+
+def is_made_of(library: Path, origin: str) -> bool:
+    """Whether a library is there, is whole and says that it was made of this."""
+    return library.exists() and is_whole(library) and origin.encode() in library.read_bytes()
+
+
+def _is_later(library: Path) -> bool:
+    return library.stat().st_mtime >= Path(__file__).stat().st_mtime
 
 
 def build_library(target: Path = LIBRARY, *, version: str = "") -> None:
@@ -198,12 +211,16 @@ def is_whole(library: Path) -> bool:
     return end > 0 and content[end:] == SEAL + hashlib.sha256(content[:end]).digest()
 
 
-if __name__ == "__main__":
-    from snip.common.version import __version__  # setup.py loads this file without the package
-
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Build what is missing or of other sources; exit with the reason if the kernels fail."""
+    parser = argparse.ArgumentParser(description="Compile the native kernels where Snip lies.")
+    parser.add_argument("--kernels", action="store_true", help="leave the node of autograd out")
+    only_kernels = parser.parse_args(arguments).kernels
     if is_unwanted():
         sys.stdout.write("Nothing was built: SNIP_NO_KERNELS is set\n")
-        sys.exit()
+        return
+    from snip.common.version import __version__  # setup.py loads this file without the package
+
     try:
         # `pip install` has mostly just compiled it, which takes longer than all else here.
         if not is_current(version=__version__):
@@ -214,8 +231,15 @@ if __name__ == "__main__":
             "To use and test Snip without them, set SNIP_NO_KERNELS=1."
         )
     sys.stdout.write(f"Built {LIBRARY}\n")
+    if only_kernels:
+        return
     try:
-        build_node()
+        if not is_node_current():
+            build_node()
         sys.stdout.write(f"Built {NODE_LIBRARY}\n")
     except (ImportError, OSError) as error:
         sys.stdout.write(f"Python is the node of autograd, as none could be built: {error}\n")
+
+
+if __name__ == "__main__":
+    main()

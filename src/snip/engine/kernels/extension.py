@@ -19,9 +19,7 @@ def extension() -> Any:
     path = build.NODE_LIBRARY
     if os.environ.get("SNIP_NODE") == "python" or build.is_unwanted():
         return None
-    if not path.exists() or not build.is_whole(path):
-        return None
-    if build.node_origin().encode() not in path.read_bytes():
+    if not build.is_made_of(path, build.node_origin()):
         return None
     try:
         loader = ExtensionFileLoader("_node", str(path))
