@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from accelerate_parts import CLOSE, NETWORKS, batch_of, pair
+from expected_warnings import expects
 from networks import packed_gradient
 from torch import nn
 
@@ -40,6 +41,7 @@ def assert_same(dense, fast, batch):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+@expects("losses")
 def test_outputs_and_gradients_equal_the_masked_networks(name):
     dense, fast, batch = pair(name)
     for mode in (True, False):
@@ -75,6 +77,7 @@ def test_batch_statistics_of_a_batch_that_fills_no_block(count):
 )
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("sparsity", [0.3, 0.95, None])
+@expects("losses")
 def test_convolutions(kernel, stride, padding, dilation, groups, sparsity):
     conv = nn.Conv2d(4, 6, kernel, stride, padding, dilation, groups)
     model = nn.Sequential(conv, nn.Flatten(), nn.LazyLinear(10))
@@ -129,6 +132,7 @@ class Untraceable(nn.Module):
         return self.head(x if x.sum() > 0 else x * 2)
 
 
+@expects("losses")
 def test_a_model_that_cannot_be_traced_still_works():
     model, batch = Untraceable(), batch_of(5, (2, 6, 6))
     snip.prune(model, batch, sparsity=0.6)
@@ -151,6 +155,7 @@ def test_another_size_of_image_is_computed_correctly():
 
 
 @pytest.mark.parametrize("name", ["lenet-5-caffe", "lstm-s"])
+@expects("losses")
 def test_another_dtype_goes_the_slow_way(name):
     dense, fast, (inputs, _) = pair(name)
     torch.testing.assert_close(fast.double()(inputs.double()), dense.double()(inputs.double()))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from attention_parts import BATCH, CAUSAL, PADDING, TOKENS, WIDTH, assert_same, pair_of, sequences
+from expected_warnings import expects
 from torch import nn
 
 from snip.engine import pace
@@ -67,6 +68,7 @@ def test_what_the_kernels_do_not_know_is_torchs_business():
 
 
 @pytest.mark.parametrize("way", ["sparse", "dense"])
+@expects("losses")
 def test_attention_of_which_little_is_left(way):
     x = sequences(True)
     attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)

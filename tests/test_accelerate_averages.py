@@ -5,6 +5,7 @@ import io
 
 import pytest
 import torch
+from expected_warnings import expects
 from libraries import timm
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -60,6 +61,7 @@ def step(model, optimizer):
 
 @pytest.mark.parametrize("average", AVERAGES)
 @pytest.mark.parametrize("build", [conv_net, straight_net, recurrent_net])
+@expects("losses")
 def test_the_average_of_an_accelerated_network_is_that_of_its_model(average, build):
     model = build()
     snip.prune(model, (IMAGES, LABELS), sparsity=0.5, loss_fn=loss_of)
@@ -122,6 +124,7 @@ def test_what_is_written_into_a_state_dict_is_computed_with():
 
 
 @pytest.mark.parametrize("build", [straight_net, recurrent_net])
+@expects("losses")
 def test_what_is_written_into_a_state_dict_is_trained_on(build):
     model = build()
     snip.prune(model, (IMAGES, LABELS), sparsity=0.5, loss_fn=loss_of)

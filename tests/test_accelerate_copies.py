@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate_parts import CLOSE, assert_equal_states, blocks, pair
+from expected_warnings import expects
 from torch import nn
 
 import snip
@@ -99,6 +100,7 @@ def test_keys_that_no_layer_has_a_place_for_are_refused():
     assert found == expected
 
 
+@expects("losses")
 def test_state_dicts_go_in_and_out():
     dense, fast, batch = pair("lstm-s")
     other = copy.deepcopy(dense)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from expected_warnings import expects
 from processes import run_in_processes
 from torch import nn
 
@@ -53,6 +54,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+@expects("losses")
 def test_two_processes_train_the_network_of_one(name, folder):
     one, two = (torch.load(folder / f"{name}-{rank}.pt", weights_only=True) for rank in (0, 1))
     model, batch = accelerated(name)
@@ -68,6 +70,7 @@ def test_two_processes_train_the_network_of_one(name, folder):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+@expects("losses")
 def test_pruned_weights_stay_zero_in_both(name, folder):
     masks = snip.masks.held_masks(snip.densify(accelerated(name)[0]))
     for rank in (0, 1):

@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from attention_parts import CAUSAL, PADDING, WIDTH, assert_same, pair_of, sequences, total
+from expected_warnings import expects
 from torch import nn
 
 import snip
@@ -106,6 +107,7 @@ class Special(nn.TransformerEncoderLayer):
     """A class of the user's, whose short cut cannot be taken away."""
 
 
+@expects("losses", "optimiser", "untraced")
 def test_a_subclass_of_the_users_keeps_the_weights_that_torch_reads():
     x = sequences(True)
     layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), Special(WIDTH, 2, 16, 0.0, batch_first=True))

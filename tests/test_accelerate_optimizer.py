@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 from accelerate_parts import mlp
+from expected_warnings import expects
 from torch import nn
 
 import snip
@@ -43,6 +44,7 @@ def networks():
 @pytest.mark.parametrize(
     "copied", [lambda n: n, copy.deepcopy, lambda n: pickle.loads(pickle.dumps(n))]
 )
+@expects("optimiser")
 def test_the_state_of_a_dense_optimiser_is_refused_before_the_step(kind, copied):
     model, fast = networks()
     fast = copied(fast)

@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 from accelerate_parts import pair
+from expected_warnings import expects
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -128,6 +129,7 @@ class Views(nn.Module):
         return self.head(self.conv(x).relu().view(len(x), -1))
 
 
+@expects("untraced")
 def test_a_network_that_does_not_run_in_channels_last_is_accelerated_all_the_same(monkeypatch):
     model = Views()
     snip.prune(model, batch(), sparsity=0.5)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from accelerate_parts import accelerated_by_squares as accelerated
 from accelerate_parts import masked, masked_at_random
+from expected_warnings import expects
 from torch import nn
 
 import snip
@@ -45,6 +46,7 @@ def test_an_image_too_small_is_an_error_and_an_empty_batch_is_not(gradients):
 @pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("shape", [(1, 4), (4, 1), (1, 1), (3, 5)])
+@expects("losses", "unused")
 def test_a_bare_recurrent_layer_of_any_size(cell, batch_first, shape):
     model, images = cell(5, 8, batch_first=batch_first), torch.randn(*shape, 5)
     loss = lambda model, batch: model(batch[0])[0].square().mean()  # noqa: E731

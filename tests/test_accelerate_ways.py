@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from expected_warnings import expects
 from torch import nn
 
 import snip
@@ -102,6 +103,7 @@ def test_new_weights_and_statistics_are_seen_at_once():
 @pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("read", ["last", "all", "state"])
+@expects("losses")
 def test_recurrent_layers_however_their_outputs_are_read(cell, batch_first, read):
     class Reader(nn.Module):
         def __init__(self) -> None:

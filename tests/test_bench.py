@@ -9,6 +9,7 @@ import pytest
 import rivals
 import torch
 import train
+from expected_warnings import expects
 from torch import nn
 
 import snip
@@ -100,6 +101,7 @@ def test_sparseprop_leaves_alone_what_it_would_compute_wrongly(layer: nn.Conv2d)
 @pytest.mark.parametrize("batch", [16, 100])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["eager", "channels last", "sparseprop"])
+@expects("losses")
 def test_rivals_compute_the_pruned_network(name: str, training: bool, batch: int) -> None:
     model, images = small_network(batch)
     model.train(training)
@@ -118,6 +120,7 @@ def test_sparseprop_has_no_recurrent_layers() -> None:
 
 
 @pytest.mark.parametrize("name", rivals.RUNTIMES)
+@expects("losses")
 def test_runtimes_compute_the_pruned_network(name: str, tmp_path: Path) -> None:
     for needed in (name, "onnx", "onnxscript"):
         pytest.importorskip(needed)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from expected_warnings import expects
 from torch import nn
 
 import snip
@@ -71,6 +72,7 @@ class Doubling(nn.Module):
         return self.layer(given.image)
 
 
+@expects("untraced")
 def test_a_forward_that_writes_into_a_dataclass_leaves_the_users_alone():
     batch = Inputs(torch.ones(5, 6))
     Doubling()(copied(batch))

@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 import torch
+from expected_warnings import expects
 from networks import make
 
 import snip
@@ -59,6 +60,7 @@ def test_controls_repeat_with_the_seed():
 
 
 @pytest.mark.parametrize("method", ["snip", "grasp", "magnitude"])
+@expects("losses")
 def test_inverted_scores_keep_the_lowest(method):
     model, batch = make("mlp")
     scores = METHODS[method].score(model, batch)
@@ -69,6 +71,7 @@ def test_inverted_scores_keep_the_lowest(method):
     assert masks.provenance.method == f"inverted {method}"
 
 
+@expects("losses", "rounds")
 def test_inverted_rounds_remove_the_highest_first():
     model, batch = make("mlp")
     scores = METHODS["iter-snip"].score(model, batch)
@@ -85,6 +88,7 @@ def mnist():
 
 
 @pytest.mark.parametrize("control", [name for name in CONTROLS if name != "redraw"])
+@expects("losses")
 def test_a_run_trains_the_scored_weights_under_the_controls_masks(mnist, control):
     config = dataclasses.replace(CONFIG, control=control)
     assert f"_snip-0.95_{control}_" in config.folder_name
@@ -120,6 +124,7 @@ def test_no_control_renames_no_folder_and_an_unknown_one_is_refused():
 @pytest.mark.parametrize(
     ("granularity", "sparsity"), [("4x4", 0.9), ("2:4", 0.5), ("channel", 0.9)]
 )
+@expects("pattern")
 def test_a_run_shuffles_what_its_method_keeps_whole(mnist, control, granularity, sparsity):
     config = RunConfig("lenet-5-caffe", sparsity, granularity=granularity, train=CONFIG.train)
     _, plain = prepare(config, mnist)

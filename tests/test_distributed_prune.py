@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from distributed_parts import NETWORKS, batches_of, exact_loss, shared
+from expected_warnings import expects
 from processes import found_in_processes
 from torch import nn
 
@@ -160,6 +161,7 @@ def made(tmp_path_factory):
 @pytest.mark.parametrize(
     ("count", "name"), [(count, name) for count in COUNTS for name in asked_of(count)]
 )
+@expects("losses", "zeros")
 def test_the_masks_are_those_of_one_process_on_the_same_data(count, name, made):
     network, _ = ASKED[name]
     alone = pruned(name, batches_of(0, 1, network))

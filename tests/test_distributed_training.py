@@ -5,6 +5,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from distributed_parts import data, mlp, shared
+from expected_warnings import expects
 from processes import run_in_processes
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
@@ -104,6 +105,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize(("how", "kind"), CASES)
 @pytest.mark.parametrize(("steps", "name"), [(1, "first"), (2, "second")])
+@expects("losses")
 def test_one_process_resumes_what_two_and_four_have_trained(how, kind, steps, name, folder):
     expected, masks = alone(kind, steps)
     model = mlp()
@@ -120,6 +122,7 @@ def test_one_process_resumes_what_two_and_four_have_trained(how, kind, steps, na
     train(model, optimizer, data(), found)
 
 
+@expects("losses")
 def test_the_training_moves_the_weights(folder):
     """So that the comparison above can fail."""
     before, after = alone("sgd", 1)[0], alone("sgd", 2)[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from cli_fixtures import Snip
+from expected_warnings import expects
 
 from snip.common.errors import FileError
 from snip.data import load
@@ -29,6 +30,7 @@ def runs(mnist):
 
 
 @pytest.mark.filterwarnings("ignore:nothing is left")
+@expects("losses")
 def test_both_budgets_have_the_same_flops(runs, mnist):
     left = {}
     for arm, config in runs.items():

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from expected_warnings import expects
 
 from snip.common.files import write_json
 from snip.data import load
@@ -20,6 +21,7 @@ from snip.selection.budgets import kept_count
 
 ROWS = {row.config.model: row for row in TABLE2.rows() if row.label == PRUNED}
 RECURRENT = ("lstm-s", "gru-s")
+pytestmark = expects("losses")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from expected_warnings import expects
 from record_parts import record_with
 
 from snip.common.errors import FileError
@@ -12,6 +13,7 @@ from snip.runs import RunConfig, run
 from snip.training import TrainConfig
 
 TRAIN = TrainConfig(iterations=2, lr_drops=())
+pytestmark = expects("losses")
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from expected_warnings import expects
 from granularity_parts import BATCH, own_scores, parameters, some_left
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -100,6 +101,7 @@ def test_a_block_may_be_larger_than_the_weight():
     assert {bool(mask.all()) or not bool(mask.any()) for mask in masks.values()} == {True}
 
 
+@expects("losses")
 def test_a_norm_keeps_its_lengths_under_blocks():
     model = nn.Sequential(weight_norm(nn.Linear(16, 8)), nn.ReLU(), nn.Linear(8, 3))
     batch = torch.randn(8, 16), torch.arange(8) % 3
@@ -121,6 +123,7 @@ def test_parts_of_a_packed_weight_have_floors_in_whole_blocks():
     assert set(masks["weight"].view(4, 3, 2, 4).sum((1, 3)).flatten().tolist()) == {0, 12}
 
 
+@expects("losses")
 def test_the_report_counts_blocks():
     model = Mlp()
     masks = snip.prune(model, BATCH, sparsity=0.6, granularity="4x3")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from expected_warnings import expects
 from granularity_parts import BATCH, own_scores
 from networks import Mlp
 
@@ -17,6 +18,7 @@ SCORING = [n for n, m in METHODS.items() if isinstance(m, AtInitialisation) and 
 
 @pytest.mark.parametrize("method", [*SCORING, own_scores])
 @pytest.mark.parametrize("granularity", ["element", "channel", "2:4", "2x2"])
+@expects("losses", "pattern")
 def test_every_method_selects_in_every_granularity(method, granularity):
     model = Mlp()
     settings = {} if granularity == "2:4" else {"sparsity": 0.6}
@@ -36,6 +38,7 @@ def test_every_method_selects_in_every_granularity(method, granularity):
 
 
 @pytest.mark.parametrize("granularity", ["channel", "2:4", "2x2"])
+@expects("pattern")
 def test_rounds_score_what_the_rounds_before_have_left(granularity):
     masks = snip.prune(Mlp(), BATCH, sparsity=0.5, method="snip-it", granularity=granularity)
     assert masks.provenance.rounds > 1

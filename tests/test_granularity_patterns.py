@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from expected_warnings import expects
 from granularity_parts import IMAGES, parameters, some_left
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ import snip
 
 @given(data=st.data(), n=st.integers(1, 3), m=st.integers(2, 4))
 @settings(max_examples=100)
+@expects("pattern")
 def test_the_best_n_of_every_m_inputs_stay(data, n, m):
     scores = data.draw(parameters(fewest_dimensions=2))
     within = data.draw(some_left(scores))
@@ -76,6 +78,7 @@ def test_n_of_m_has_its_own_sparsity_and_leaves_what_does_not_divide():
     assert "1 of 2 weights follow it, '0.weight' cannot" in str(snip.report(model))
 
 
+@expects("losses")
 def test_transposed_layers_are_grouped_along_their_inputs():
     model = ConvNet()  # its transposed convolution has a weight [inputs, outputs, ...]
     with pytest.warns(snip.SnipWarning, match="conv.weight"):

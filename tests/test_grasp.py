@@ -6,6 +6,7 @@ from itertools import combinations, pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+from expected_warnings import expects
 from torch import nn
 from torch.autograd.function import once_differentiable
 
@@ -69,6 +70,7 @@ def test_scores_are_weight_times_hessian_times_gradient_at_the_temperature():
         torch.testing.assert_close(score, expected, rtol=1e-4, atol=1e-4 * float(score.abs().max()))
 
 
+@expects("losses")
 def test_the_kept_set_is_the_best_of_all_sets_by_the_first_order_of_the_gradient_norm():
     model = small(2, 2, 2)
     inputs, targets = data(model)

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from expected_warnings import expects
 from holding_parts import assert_zeros, optimizer_of, pruned, step
 from networks import make
 from torch import nn
@@ -29,6 +30,7 @@ def _through_torch_save(model):
 
 @pytest.mark.parametrize("way", COPIES)
 @pytest.mark.parametrize("kind", ["mlp", "lstm", "attention"])
+@expects("losses")
 def test_copies_hold_their_own_zeros(way, kind):
     model, batch, masks = pruned(kind)
     twin = COPIES[way](model)
@@ -53,6 +55,7 @@ def test_a_copied_part_of_a_model_holds_too():
     assert not part.weight.detach()[~masks["first.weight"]].any()
 
 
+@expects("left out", "losses")
 def test_a_saved_model_is_an_ordinary_one(tmp_path):
     model, batch, masks = pruned("lstm")
     plain, _ = make("lstm")

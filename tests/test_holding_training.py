@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from expected_warnings import expects
 from holding_parts import OPTIMIZERS, assert_zeros, optimizer_of, pruned, step
 from networks import KINDS, make
 from processes import run_in_processes
@@ -50,6 +51,7 @@ def test_sparse_gradients_of_an_embedding():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@expects("left out", "losses")
 def test_every_kind_of_network(kind):
     model, batch, masks = pruned(kind)
     optimizer = optimizer_of("SGD", model)

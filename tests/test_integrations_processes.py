@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from expected_warnings import expects
 from needed import needed
 from processes import found_in_processes
 from torch import nn
@@ -213,6 +214,7 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", WAYS)
+@expects("losses")
 def test_the_masks_are_those_of_one_process_on_the_batches_of_all(name, found):
     first, second = (one[name] for one in found)
     assert first["same"]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from expected_warnings import expects
 from torch import nn
 
 import snip
@@ -45,6 +46,7 @@ def test_lwc_takes_a_network_with_a_weight_of_one_element() -> None:
     assert (masks.kept, masks.total) == (2, 4)
 
 
+@expects("left out", "losses")
 def test_lwc_takes_a_layer_of_equal_weights() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from expected_warnings import expects
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import KINDS, make
@@ -61,6 +62,7 @@ def test_prune_keeps_the_highest_scores_of_any_method(method):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", AT_INITIALISATION)
+@expects("left out", "losses")
 def test_any_method_prunes_any_kind_of_network_exactly_and_changes_nothing_else(method, kind):
     model, batch = make(kind)
     model.eval()
@@ -77,6 +79,7 @@ def test_any_method_prunes_any_kind_of_network_exactly_and_changes_nothing_else(
 
 
 @pytest.mark.parametrize("method", AT_INITIALISATION)
+@expects("losses")
 def test_a_seed_repeats_the_masks_of_every_method(method):
     model, batch = make("conv")
     chosen = []
@@ -93,6 +96,7 @@ def test_a_seed_repeats_the_masks_of_every_method(method):
     st.sampled_from(KINDS),
     st.sampled_from(("global", "layer", "uniform", "erk")),
 )
+@expects("left out", "losses")
 def test_every_method_keeps_exactly_kappa(method, sparsity, kind, scope):
     model, batch = make(kind)
     scope = METHODS[method].scope or scope
@@ -122,6 +126,7 @@ def test_a_model_is_as_found_after_a_method_that_failed(method):
 
 
 @pytest.mark.parametrize("method", AT_INITIALISATION)
+@expects("losses")
 def test_every_method_honours_params_floors_and_kept_biases(method):
     model, batch = make("conv")
 

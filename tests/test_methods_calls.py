@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from expected_warnings import expects
 from torch import nn
 
 import snip
@@ -108,6 +109,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("method", WATCHING)
 @pytest.mark.parametrize("kind", REFUSED)
+@expects("dense", "losses", "untraced")
 def test_layers_that_are_computed_elsewhere_are_refused(kind: str, method: str) -> None:
     make, name = REFUSED[kind]
     model = make()
@@ -152,6 +154,7 @@ def test_obd_refuses_layers_whose_inputs_are_not_one_per_image(kind: type[nn.Seq
 
 
 @pytest.mark.parametrize("kind", [Rows, TimeFirst])
+@expects("untraced")
 def test_the_inputs_of_all_images_are_one_to_lobs(kind: type[nn.Sequential]) -> None:
     """H is a mean over all positions of all images: nothing is wrong, and nothing is refused."""
     found = [two(k, inputs=3) for k in (kind, BatchFirst)]

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from expected_warnings import expects
 from networks import make
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -27,6 +28,7 @@ def network():
 
 
 @pytest.mark.parametrize("method", FREE)
+@expects("losses")
 def test_a_method_that_sees_no_data_prunes_as_it_does_with_a_batch(method):
     model, batch = make("conv")
     torch.manual_seed(7)
@@ -37,6 +39,7 @@ def test_a_method_that_sees_no_data_prunes_as_it_does_with_a_batch(method):
 
 
 @pytest.mark.parametrize("granularity", ["2:4", "4x4"])
+@expects("losses", "pattern")
 def test_patterns_and_blocks_need_no_batch(granularity):
     masks = snip.prune(network(), sparsity=0.5, method="magnitude", granularity=granularity)
     assert masks.provenance.granularity == granularity

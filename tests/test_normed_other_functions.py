@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from expected_warnings import expects
 from normed_parts import NORMS, batch, effective, network
 from torch import nn
 
@@ -45,6 +46,7 @@ def test_initialize_draws_them_too(kind):
 
 
 @pytest.mark.parametrize("kind", NORMS)
+@expects("untraced")
 def test_copies_and_files_keep_them(kind, tmp_path):
     model = network(NORMS[kind][0])
     masks = snip.prune(model, batch(), sparsity=0.8)
@@ -64,6 +66,7 @@ def test_copies_and_files_keep_them(kind, tmp_path):
     torch.testing.assert_close(snip.accelerate(model, batch())(batch()[0]), outputs)
 
 
+@expects("losses")
 def test_a_recurrent_layer_under_a_norm_is_counted_as_one_without():
     class Last(nn.Module):
         def __init__(self, norm):

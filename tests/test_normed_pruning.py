@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from expected_warnings import expects
 from normed_parts import NORMS, batch, effective, network
 from torch import nn
 from torch.nn.utils import parametrizations
@@ -49,6 +50,7 @@ def test_nothing_becomes_nan_where_scores_would_empty_a_part(kind):
 
 
 @pytest.mark.parametrize("kind", NORMS)
+@expects("losses")
 def test_masks_that_would_give_nan_change_nothing(kind):
     norm, stored = NORMS[kind]
     model = network(norm)

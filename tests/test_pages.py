@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from cli_fixtures import Snip
+from expected_warnings import expects
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -98,6 +99,7 @@ def test_a_block_is_found_with_its_role_and_line(tmp_path: Path, monkeypatch) ->
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.usefixtures("empty_folder")
+@expects("losses")
 def test_the_code_of_a_page_runs(page: str, snip: Snip, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(os.getcwd())  # where the page's own files are
     names: dict[str, object] = {"__name__": page}

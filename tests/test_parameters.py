@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from expected_warnings import expects
 from networks import make
 from torch import nn
 
@@ -94,6 +95,7 @@ def test_models_that_cannot_be_pruned_say_why():
         snip.prunable_parameters(nn.Linear(2, 2).parameters())
 
 
+@expects("losses")
 def test_weights_that_are_computed_otherwise_stay_out_and_are_named():
     layer = nn.utils.parametrizations.orthogonal(nn.Linear(6, 8))
     batch = torch.randn(5, 6), torch.tensor([0, 1, 2, 1, 0])

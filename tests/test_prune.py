@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from expected_warnings import expects
 from networks import KINDS, make
 from torch import nn
 
@@ -14,6 +15,7 @@ from snip.selection.costs import flops
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@expects("left out", "losses")
 def test_prunes_exactly_and_leaves_the_survivors_alone(kind):
     model, batch = make(kind)
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
@@ -173,6 +175,7 @@ def test_biases_alone_can_be_pruned():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@expects("left out", "losses")
 def test_biases_that_are_kept_do_not_compete(kind):
     model, batch = make(kind)
     before = {n: p.detach().clone() for n, p in model.named_parameters() if p.ndim == 1}
@@ -186,6 +189,7 @@ def test_biases_that_are_kept_do_not_compete(kind):
     assert all(reasons[name] == "bias, kept" for name in biases)
 
 
+@expects("losses")
 def test_numbers_of_numpy_can_be_saved(tmp_path):
     model, batch = make("mlp")
     masks = snip.prune(model, batch, sparsity=np.float32(0.5), floor=np.float64(0.1))

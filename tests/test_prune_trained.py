@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from expected_warnings import expects
 from networks import make
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -44,6 +45,7 @@ def test_a_data_loader_and_a_network_of_the_users_own_will_do(method: str) -> No
     assert torch.isfinite(model(torch.randn(2, 1, 8, 8))).all()
 
 
+@expects("losses")
 def test_a_snip_data_set_will_do_and_twice_is_the_same() -> None:
     mnist = load("mnist").subset(500, 50)
     found = []

@@ -4,6 +4,7 @@ import re
 
 import torch
 from connectivity_parts import SPARSITY, connected, heard
+from expected_warnings import expects
 from networks import chain
 from torch import nn
 
@@ -23,6 +24,7 @@ def test_a_lost_path_is_repaired_at_the_same_sparsity_and_said():
     assert snip.held_masks(model) == masks
 
 
+@expects("losses")
 def test_what_the_warning_says_was_done_can_be_asked_for():
     model, batch = chain()
     masks, (said,) = heard(lambda: snip.prune(model, batch, sparsity=SPARSITY))

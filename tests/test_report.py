@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from expected_warnings import expects
 from report_parts import applied, mlp
 from torch import nn
 
@@ -45,6 +46,7 @@ def test_what_prune_remembers_needs_no_input():
     assert report == snip.report(model, masks) == snip.report(model, inputs=batch)
 
 
+@expects("left out")
 def test_it_says_what_became_of_the_biases():
     assert "Biases: 2 of 5 kept." in str(snip.report(applied()))
     model = mlp()
@@ -61,6 +63,7 @@ def test_it_says_what_became_of_the_biases():
     assert "Biases:" not in str(snip.report(kept))
 
 
+@expects("left out", "losses")
 def test_it_says_how_many_biases_started_at_zero_and_claims_it_of_no_others():
     batch = torch.randn(9, 2), torch.arange(9) % 2
     model = mlp()

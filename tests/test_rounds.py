@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from expected_warnings import expects
 from networks import chain, make
 from torch import nn
 
@@ -62,6 +63,7 @@ def off_target(model, x):
     ("method", "one", "two"),
     [("force", [True, True], [False, False]), ("iter-snip", [True, False], [True, False])],
 )
+@expects("losses")
 def test_force_brings_back_what_iter_snip_does_not(method, one, two):
     # A score is |w| times how far its sum is off. At first both sums are 1.4, 0.1 and 0.4 too
     # much: 0.1 and 0.04, 0.36 and 0.2, so that round 1 removes the weight 0.4 of the first.
@@ -139,6 +141,7 @@ def test_a_path_is_repaired_after_rounds_as_after_one():
         assert chosen[1].provenance.rounds == 90
 
 
+@expects("losses")
 def test_rounds_stop_when_nothing_moves_the_loss_any_more():
     model, batch = chain()
     plan = replace(METHODS["iter-snip"], rounds=lambda sparsity: (0.9985, 0.999, sparsity))
@@ -149,6 +152,7 @@ def test_rounds_stop_when_nothing_moves_the_loss_any_more():
 
 @pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm"])
 @pytest.mark.parametrize("method", ["iter-snip", "force", "synflow", "grasp"])
+@expects("losses")
 def test_weights_under_a_norm_go_through_rounds(method, kind):
     norm = getattr(nn.utils.parametrizations, kind)
     model = nn.Sequential(norm(nn.Linear(6, 5)), nn.Tanh(), nn.Linear(5, 3))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from cli_fixtures import LENET, Snip
+from expected_warnings import expects
 
 from snip.runs import RunConfig, RunResult, chance_note
 from snip.runs.guessing import chance_error, is_chance
@@ -46,6 +47,7 @@ def test_numbers_that_cannot_be_say_nothing(
 
 
 @pytest.mark.usefixtures("empty_folder")
+@expects("losses")
 def test_a_run_that_learnt_nothing_says_so(snip: Snip) -> None:
     flags = ["--sparsity", "0.9995", "--folder", "it"]  # which empties the last layer
     code, out, note = snip("run", *LENET, *flags, *UNTRAINED)
@@ -60,6 +62,7 @@ def test_a_run_that_learnt_nothing_says_so(snip: Snip) -> None:
 
 
 @pytest.mark.usefixtures("empty_folder")
+@expects("losses")
 def test_a_method_without_floors_is_not_told_to_use_one(snip: Snip) -> None:
     flags = ["--method", "lc", "--sparsity", "0.9995", "--folder", "it"]
     _, _, note = snip("run", *LENET, *flags, *UNTRAINED)
@@ -70,6 +73,7 @@ def test_a_method_without_floors_is_not_told_to_use_one(snip: Snip) -> None:
 
 @pytest.mark.usefixtures("empty_folder")
 @pytest.mark.parametrize("model", ["lenet-300-100", "stubborn_one:build"])
+@expects("losses")
 def test_the_command_that_a_result_at_chance_names_works_as_printed(snip: Snip, model: str) -> None:
     Path("stubborn_one.py").write_text(STUBBORN)
     flags = ["--model", model, "--sparsity", "0.9995", "--folder", "a folder", *UNTRAINED]

@@ -41,7 +41,7 @@ def test_the_site(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     check_the_notebooks_ran(tmp_path)
     check_the_reference_is_whole((tmp_path / "docs/api.html").read_text())
-    assert "Sparse execution covers" in (tmp_path / "docs/limits.html").read_text()
+    assert "What runs sparse" in (tmp_path / "docs/limits.html").read_text()
     pages = {path: path.read_text() for path in tmp_path.rglob("*.html")}
     assert {str(path): LOADED.findall(text) for path, text in pages.items()} == {
         str(path): [] for path in pages

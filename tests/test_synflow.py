@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from expected_warnings import expects
 from networks import chain, make
 from torch import nn
 
@@ -53,6 +54,7 @@ def test_the_flow_through_every_unit_comes_in_as_it_goes_out():
 
 
 @pytest.mark.parametrize("sparsity", [0.5, 0.95])
+@expects("losses")
 def test_the_law_holds_for_what_a_pruning_leaves(sparsity):
     model = Net()
     few = replace(METHODS["synflow"], rounds=exponential(20))

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from expected_warnings import expects
 from torch import nn
 from torch.nn.utils import prune
 
@@ -144,6 +145,7 @@ def test_what_is_refused_changes_nothing():
         to_pruned(network(), {"0.weight": torch.ones(8, 6)})
 
 
+@expects("losses")
 def test_a_model_that_torch_has_pruned_is_taken_over_first():
     model = pruned_by_torch()
     before = copy.deepcopy(model.state_dict())
