@@ -8,6 +8,7 @@ import re
 import reprlib
 import warnings
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 LONGEST = 2000  # characters of a message: it may quote a file, which may have megabytes of them
@@ -54,6 +55,12 @@ def warn(sentence: str) -> None:
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
         level, frame = level + 1, frame.f_back
     warnings.warn(sentence, SnipWarning, stacklevel=level)
+
+
+@cache
+def warn_once(sentence: str) -> None:
+    """Warn, but only the first time that this process has the same to say."""
+    warn(sentence)
 
 
 def escaped(text: str, keep: str = "") -> str:

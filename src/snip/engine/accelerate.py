@@ -13,7 +13,7 @@ from snip.anatomy.accelerated import Accelerated
 from snip.anatomy.calling import example
 from snip.anatomy.copying import copy_of
 from snip.anatomy.parameters import prunable_parameters, refuse_torch_pruned, unwrap
-from snip.common.errors import InputError, KindError, listed, warn
+from snip.common.errors import InputError, KindError, listed, warn, warn_once
 from snip.distributed.models import require_unwrapped, require_whole
 from snip.engine.accelerated import not_accelerated
 from snip.engine.exchange import with_ordinary_kinds, with_ordinary_layers
@@ -56,10 +56,17 @@ def accelerate(
     the model itself comes back, with a warning: it runs dense.
     """
     found = sparse_or_dense(model, batch, masks=masks, ways=ways, timed=ways is None)
-    for sentence in (found.why, *found.remarks, _in_channels_last(found, batch)):
+    if found.why:
+        warn_dense(found.why)
+    for sentence in (*found.remarks, _in_channels_last(found, batch)):
         if sentence:
             warn(sentence)
     return found.settled()
+
+
+def warn_dense(why: str) -> None:
+    """Warn that a network runs dense; where there are no kernels, as all do, only once."""
+    (warn if available() else warn_once)(why)
 
 
 def densify(model: nn.Module) -> nn.Module:

@@ -13,7 +13,7 @@ from snip.anatomy.undisturbed import restored_modes
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError, nearest, warn
 from snip.common.timing import Work
-from snip.engine.accelerate import sparse_or_dense
+from snip.engine.accelerate import sparse_or_dense, warn_dense
 from snip.engine.fused.straight import straight_of
 from snip.engine.kernels.straight import Gradients
 from snip.engine.layers.packing import DENSE, SPARSE
@@ -57,7 +57,7 @@ def choose(model: nn.Module, batch: Batch, engine: str) -> tuple[nn.Module, Choi
         auto = engine == "auto"
         found = sparse_or_dense(model, batch, timed=auto, work_of=partial(_step, batch=batch))
     if found.why and not found.seconds:  # of "auto" a slower engine is no surprise
-        warn(found.why)
+        warn_dense(found.why)
     for remark in found.remarks:
         warn(remark)
     network = found.settled()

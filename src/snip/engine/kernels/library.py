@@ -29,13 +29,13 @@ class Loaded:
 @cache
 def _load() -> Loaded | str:
     """The library, or why there is none."""
-    path = build.LIBRARY
     if build.is_unwanted():
         return "SNIP_NO_KERNELS is set"
+    path = build.LIBRARY
     if not path.exists():
         return (
             f"{path.name} was not built when snip was installed, which needs a C++ compiler "
-            "(g++ or clang++); with one, run: python -m snip.engine.build"
+            f"(g++ or clang++); with one, {_remedy()}"
         )
     try:
         if not build.is_whole(path):
@@ -45,11 +45,16 @@ def _load() -> Loaded | str:
         _declare(native)
         made = prototypes((native.snip_declarations() or b"").decode())
     except OSError as error:
-        return f"{path.name} cannot be loaded ({error}); run: python -m snip.engine.build"
+        return f"{path.name} cannot be loaded ({error}); {_remedy()}"
     except (AttributeError, BorderError, ValueError, KeyError, IndexError) as error:
-        return f"{path.name} does not fit this snip: {error}; run: python -m snip.engine.build"
+        return f"{path.name} does not fit this snip: {error}; {_remedy()}"
     native.snip_use_team(_torch_team())
     return Loaded(native, made)
+
+
+def _remedy() -> str:
+    """The command that builds the library, or advice where there is nothing to build it from."""
+    return "run: python -m snip.engine.build" if build.digest() else "install snip again"
 
 
 def _check_origin(native: ctypes.CDLL) -> None:
