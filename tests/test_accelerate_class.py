@@ -71,9 +71,9 @@ def test_forward_has_the_users_signature_and_can_be_called_itself():
 
 
 def test_what_a_user_does_for_each_class_is_done_for_the_users_classes_only():
-    before = list(Base.names)
+    before = list(Base.titles)
     accelerated(Rich(), torch.randn(5, 12))
-    assert Base.names == before
+    assert Base.titles == before
 
 
 def test_methods_that_python_looks_up_on_the_class():
@@ -184,7 +184,7 @@ def test_a_graph_module_is_a_users_class_too():
 
 
 def test_a_deepcopy_of_the_users_knows_nothing_of_sparse_layers_and_is_not_asked():
-    class Copies(Rich, name="copies"):
+    class Copies(Rich, title="copies"):
         def __deepcopy__(self, memo):
             twin = memo[id(self)] = type(self)()
             for name, value in vars(self).items():

@@ -8,13 +8,11 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from project_file import PROJECT
 
 import snip
 
-tomllib = pytest.importorskip("tomllib")  # in Python since 3.11
-
 SOURCE = Path(snip.__file__).parent
-PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 
 
 def distributions(requirements: list[str]) -> set[str]:

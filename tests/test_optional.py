@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 from needed import needed
+from project_file import PROJECT
 
 import snip
 
-tomllib = pytest.importorskip("tomllib")  # in Python since 3.11
-
 SOURCE = Path(snip.__file__).parent
-PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 
 
 @pytest.mark.parametrize(

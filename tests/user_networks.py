@@ -13,13 +13,13 @@ from torch import nn
 
 
 class Base(nn.Module, abc.ABC):
-    """A base class with a metaclass of its own, which wants a name of each class below it."""
+    """A base class with a metaclass of its own, which requires a title of each class below it."""
 
-    names: list[str] = []  # noqa: RUF012
+    titles: list[str] = []  # noqa: RUF012
 
-    def __init_subclass__(cls, *, name: str) -> None:
+    def __init_subclass__(cls, *, title: str) -> None:
         super().__init_subclass__()
-        Base.names.append(name)
+        Base.titles.append(title)
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Base(nn.Module, abc.ABC):
         return self.first(x)
 
 
-class Rich(Base, name="rich"):
+class Rich(Base, title="rich"):
     """Every kind of member; `forward` and `hidden` use zero-argument super()."""
 
     label = "a class attribute"
