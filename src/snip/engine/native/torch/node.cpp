@@ -62,7 +62,11 @@ struct NetworkNode : torch::autograd::Node {
         body.reset();
     }
 
-    void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {
+    // Const since torch 2.7: one of the two overrides torch's.
+    void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const { refuse_to_be_compiled(); }
+    void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) { refuse_to_be_compiled(); }
+
+    static void refuse_to_be_compiled() {
         TORCH_CHECK_NOT_IMPLEMENTED(false,
                                     "an accelerated network's backward pass is native code, which compiled "
                                     "autograd cannot follow: set SNIP_NODE=python in the environment before "
@@ -117,6 +121,17 @@ struct NetworkNode : torch::autograd::Node {
     }
 };
 
+// A node behind the pointer that torch holds it by: shared_ptr, and in newer versions intrusive_ptr.
+template <class Node, class Base>
+auto new_node(const std::shared_ptr<Base>&) {
+    return std::make_shared<Node>();
+}
+
+template <class Node, class Base>
+auto new_node(const c10::intrusive_ptr<Base>&) {
+    return c10::make_intrusive<Node>();
+}
+
 // The network's output for x, a node of autograd behind it; None if x is not as the kernels take it.
 py::object forward(const std::shared_ptr<Network>& network, const Tensor& x,
                    const std::vector<Tensor>& parameters, py::object body) {
@@ -133,7 +148,7 @@ py::object forward(const std::shared_ptr<Network>& network, const Tensor& x,
                                                              at::get_num_threads());
     }
     if (status != DONE) return body.attr("raise_status")(status);
-    auto node = c10::make_intrusive<NetworkNode>();
+    auto node = new_node<NetworkNode>(torch::autograd::Edge().function);
     node->set_next_edges(torch::autograd::collect_next_edges(parameters));
     node->network = network;
     node->body.emplace(body.release().ptr(), getPyInterpreter());
