@@ -50,5 +50,10 @@ def changed_by(masks: Mapping[str, torch.Tensor], model: nn.Module) -> list[Norm
     return [
         normed
         for name, normed in normed_weights(model).items()
-        if name in masks and bool(normed.stored.detach().cpu()[~masks[name].cpu()].any())
+        if name in masks and _has_any(normed.stored.detach(), ~masks[name])
     ]
+
+
+def _has_any(weight: torch.Tensor, places: torch.Tensor) -> bool:
+    """Whether a weight is not zero all over at the places that are True."""
+    return bool(weight[places.to(weight.device)].any())

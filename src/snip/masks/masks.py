@@ -153,8 +153,9 @@ class Masks(Mapping[str, torch.Tensor]):
         self.check_fit(model)
         parameters = dict(unwrap(model).named_parameters())
         for name, mask in self.items():
-            own = local(parameters[name]).cpu()  # of a sharded model, each process checks its part
-            alive = int(torch.count_nonzero(own[~part(mask, parameters[name])]))
+            own = local(parameters[name])  # of a sharded model, each process checks its part
+            pruned = ~part(mask, parameters[name]).to(own.device)
+            alive = int(torch.count_nonzero(own[pruned]))
             if alive:
                 raise InputError(
                     f"{alive:,} pruned weights of {name!r} are not zero: the masks are not "

@@ -31,15 +31,13 @@ def keep_blocks(
     """
     prices = {name: costs[name] if costs else 1 for name in scores}
     left = {
-        name: torch.ones_like(score, dtype=torch.bool)
-        if within is None or name not in within
-        else within[name].to(score.device)
+        name: (within or {}).get(name, torch.ones(score.shape, dtype=torch.bool)).cpu()
         for name, score in scores.items()
     }
-    sizes = {name: block_sums(block, name, mask).cpu() for name, mask in left.items()}
+    sizes = {name: block_sums(block, name, mask) for name, mask in left.items()}
     ranked = {}
     for name, score in scores.items():
-        sums = block_sums(block, name, score.where(left[name], 0)).cpu()
+        sums = block_sums(block, name, score.where(left[name].to(score.device), 0)).cpu()
         ranked[name] = per_cost(sums / sizes[name].clamp(min=1), prices[name])
 
     def spent(blocks: Tensors) -> Cost:
@@ -47,7 +45,7 @@ def keep_blocks(
 
     competing = {name: size > 0 for name, size in sizes.items()}
     kept = best_groups(ranked, spent, budget, competing, reach=reach)
-    return {n: spread_out(block, n, kept[n], left[n].shape) & left[n].cpu() for n in scores}
+    return {n: spread_out(block, n, kept[n], left[n].shape) & left[n] for n in scores}
 
 
 def block_sums(block: Block, name: str, tensor: Tensor) -> Tensor:

@@ -70,8 +70,8 @@ class Competition:
         flags = self.within[name].reshape(-1) if name in self.within else None
         for start in range(0, len(flat), PIECE):
             piece = slice(start, start + PIECE)
-            found = rule(flat[piece].to(self.wide), threshold).cpu()
-            yield piece, found if flags is None else found & flags[piece].cpu()
+            found = rule(flat[piece].to(self.wide), threshold)
+            yield piece, found if flags is None else found & flags[piece].to(found.device)
 
     def _fill(self, name: str, mask: torch.Tensor, threshold: torch.Tensor, count: int) -> int:
         """Keep the first `count` ties in flat order; returns how many of them there were.
@@ -86,7 +86,7 @@ class Competition:
         for piece, found in self._ties(name, threshold):
             if left <= 0:
                 break
-            places = torch.nonzero(found).flatten()[:left]
+            places = torch.nonzero(found).flatten()[:left].cpu()
             mask.view(-1)[piece][places] = True
             left -= len(places)
         return min(count, sum(everyones))

@@ -2,8 +2,8 @@
 
 Floats are compared by their bits, as integers in the same order: counting the values of the leading
 16 bits, then of the next 16 among those that share the decisive prefix, finds it exactly. Scores
-that are split over processes stay where they are: the counts are summed, which are as many for a
-small model as for a large one.
+on a GPU, or split over processes, stay where they are: the counts are summed, which are as many for
+a small model as for a large one, and single ones are looked up.
 """
 
 from __future__ import annotations
@@ -70,11 +70,14 @@ class _Count:
     def _counts_above(self, shift: int, prefix: int) -> dict[Cost, torch.Tensor]:
         """For each cost, how many elements have at least each digit, the highest digit first."""
         bits = torch.finfo(self.wide).bits
-        counts = {cost: torch.zeros(DIGITS, dtype=torch.int64) for cost in self.costs.values()}
+        device = next(score.device for score in self.scores.values())
+        zeros = torch.zeros(DIGITS, dtype=torch.int64, device=device)
+        counts = {cost: zeros.clone() for cost in self.costs.values()}
         for name in self.scores:
             for key in self._keys(name):
                 digits = _digits(key, shift, bits, prefix)
-                counts[self.costs[name]] += torch.bincount(digits, minlength=DIGITS).cpu()
+                found = torch.bincount(digits, minlength=DIGITS)
+                counts[self.costs[name]] += found.to(device)
         return {cost: self.ranks.summed(n).flip(0).cumsum(0) for cost, n in counts.items()}
 
     def _keys(self, name: str) -> Iterator[torch.Tensor]:

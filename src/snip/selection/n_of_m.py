@@ -63,8 +63,8 @@ def _kept(pattern: NofM, name: str, score: Tensor, left: Tensor) -> Tensor:
     competing = inputs_last(pattern, name, score.where(left.to(score.device), lowest))
     groups = competing.reshape(-1, pattern.m)
     # A stable sort keeps the first position among equals first.
-    best = groups.sort(dim=1, descending=True, stable=True).indices[:, : pattern.n].cpu()
-    wins = torch.zeros(groups.shape, dtype=torch.bool).scatter_(1, best, True)
+    best = groups.sort(dim=1, descending=True, stable=True).indices[:, : pattern.n]
+    wins = torch.zeros(groups.shape, dtype=torch.bool, device=score.device).scatter_(1, best, True)
     mask = torch.empty_like(left)
     inputs_last(pattern, name, mask).copy_(wins.view(competing.shape))
     return mask & left

@@ -5,6 +5,7 @@ Of more, a sample tells between which two values it lies, and one pass counts wh
 collects what is between, to be ranked alone. If the sample was wrong, or too many scores are
 equal, or elements have different costs, digits are counted instead (`digits`), which is slower.
 Scores that are split over processes (DTensor) are always counted, and no score leaves its process.
+So are those on a GPU: of them only the mask comes to the host, a byte for each.
 bench/topk.py has the time beside `numpy.partition` and `torch.topk`.
 """
 
@@ -94,7 +95,7 @@ class _Race(Competition):
     def won(self, kept: Cost) -> dict[str, torch.Tensor]:
         """The masks, by the fastest way there is. Of many processes each gets its own part."""
         threshold = None
-        if self.ranks.alone:
+        if self.ranks.alone and all(s.device.type == "cpu" for s in self.scores.values()):
             found = self.by_sample(kept)
             if found is not None:
                 return found
@@ -123,7 +124,7 @@ class _Race(Competition):
                 room -= len(places[name])
                 if kept < 0:
                     return None
-        close = {n: score.reshape(-1).cpu()[places[n]] for n, score in self.scores.items()}
+        close = {n: score.reshape(-1)[places[n]] for n, score in self.scores.items()}
         if sum(self.costs[name] * len(found) for name, found in close.items()) < kept:
             return None
         # The places are in flat order, so that the first among equals is the first here as well.
@@ -150,7 +151,7 @@ class _Race(Competition):
         flat = self.scores[name].reshape(-1)[::step].to(self.wide)
         if name in self.within:
             flat = flat[self.within[name].to(flat.device).reshape(-1)[::step]]
-        found: npt.NDArray[np.floating] = flat.cpu().numpy()
+        found: npt.NDArray[np.floating] = flat.numpy()
         return found
 
     def _split(
@@ -173,7 +174,7 @@ class _Race(Competition):
             # numpy compares and finds few of many several times as fast as torch on one thread,
             # and lets other threads work meanwhile.
             piece = slice(start, start + PIECE)
-            values, above = flat[piece].to(self.wide).cpu().numpy(), mask[piece]
+            values, above = flat[piece].to(self.wide).numpy(), mask[piece]
             np.greater(values, high, out=above)
             between = np.greater_equal(values, low) ^ above
             if flags is not None:
