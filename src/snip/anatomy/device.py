@@ -1,4 +1,4 @@
-"""Where a model is."""
+"""Where a model is, and which of its devices draw random numbers."""
 
 from __future__ import annotations
 
@@ -9,3 +9,14 @@ from torch import nn
 def device_of(model: nn.Module) -> torch.device:
     """Where the model's first parameter is; the CPU if it has none."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def drawing_devices(model: nn.Module) -> list[torch.device]:
+    """The model's devices with random generators of their own, such as GPUs; not the CPU."""
+    found = {parameter.device for parameter in model.parameters()}
+    return sorted(filter(draws, found), key=str)
+
+
+def draws(device: torch.device) -> bool:
+    """Whether a device has a random generator beside the CPU's."""
+    return device.type != "cpu" and hasattr(getattr(torch, device.type, None), "get_rng_state")

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.anatomy.device import drawing_devices
+
 _CONTAINERS = (dict, OrderedDict, defaultdict, list, set, deque)
 _SIMPLE = (bool, int, float, str)
 _PLAIN = {*_SIMPLE, type(None)}
@@ -30,7 +32,8 @@ class Snapshot:
         self._leaves: set[int] = set()  # ids of the tensors that belong to no graph
         for name, module in model.named_modules():
             self._note(name, vars(module))
-        self._random = _random_state()
+        self._devices = drawing_devices(model)
+        self._random = _random_state(self._devices)
 
     def changes(self) -> list[str]:
         """The names of attributes and buffers that were written since."""
@@ -50,7 +53,7 @@ class Snapshot:
 
     def has_drawn(self) -> bool:
         """Whether torch, Python or NumPy drew random numbers since."""
-        return _random_state() != self._random
+        return _random_state(self._devices) != self._random
 
     def restore(self) -> None:
         """Give the model and the random state back what they had."""
@@ -64,7 +67,7 @@ class Snapshot:
                     value.detach_()  # a result of the forward was written into it, with its graph
                 with torch.no_grad():
                     value.copy_(before)
-        _set_random_state(self._random)
+        _set_random_state(self._devices, self._random)
 
     def _note(self, name: str, value: Any) -> None:
         if type(value) in _PLAIN:  # nearly all attributes: asked first, because there are many
@@ -120,20 +123,27 @@ def _version(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _random_state() -> tuple[Any, Any, Any]:
-    """The states of torch's, Python's and, if NumPy is in use, of NumPy's generator."""
+def _random_state(devices: list[torch.device]) -> tuple[Any, Any, Any]:
+    """The states of torch's, Python's and, if NumPy is in use, of NumPy's generator.
+
+    Torch has one for the CPU and one for each of the devices.
+    """
     numpy = sys.modules.get("numpy")
     theirs = () if numpy is None else numpy.random.get_state()
-    return torch.get_rng_state().tolist(), random.getstate(), [_listed(part) for part in theirs]
+    torchs = [torch.get_rng_state(), *(getattr(torch, d.type).get_rng_state(d) for d in devices)]
+    return [t.tolist() for t in torchs], random.getstate(), [_listed(part) for part in theirs]
 
 
 def _listed(part: Any) -> Any:
     return part if isinstance(part, _SIMPLE) else part.tolist()
 
 
-def _set_random_state(state: tuple[Any, Any, Any]) -> None:
+def _set_random_state(devices: list[torch.device], state: tuple[Any, Any, Any]) -> None:
     torchs, pythons, numpys = state
-    torch.set_rng_state(torch.tensor(torchs, dtype=torch.uint8))
+    of_cpu, *of_devices = (torch.tensor(one, dtype=torch.uint8) for one in torchs)
+    torch.set_rng_state(of_cpu)
+    for device, one in zip(devices, of_devices, strict=True):
+        getattr(torch, device.type).set_rng_state(one, device)
     random.setstate(pythons)
     if numpys:
         sys.modules["numpy"].random.set_state(tuple(numpys))

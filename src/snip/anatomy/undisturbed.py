@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
@@ -36,12 +35,10 @@ def undisturbed(model: nn.Module) -> Iterator[Snapshot]:
     Gives the snapshot from before, which knows what has changed so far.
     """
     before = Snapshot(model)
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
-    with torch.random.fork_rng(devices=devices):  # those of CUDA are not in the snapshot
-        try:
-            yield before
-        finally:
-            before.restore()
+    try:
+        yield before
+    finally:
+        before.restore()
 
 
 @contextmanager

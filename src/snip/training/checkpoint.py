@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.anatomy.device import drawing_devices
 from snip.common import files, places
 from snip.common.checks import differences, fits
 from snip.common.errors import FileError, shortened, warn
@@ -48,7 +49,7 @@ def save_checkpoint(
         "model": {**snapshot(model), **_readable(extra_state(model))},
         "optimizer": optimizer.state_dict(),
         "hooks": {} if hooks is None else snapshot(hooks),
-        "rng": random_state(),
+        "rng": random_state(model),
         "state": dict(state),
         "threads": torch.get_num_threads(),
     }
@@ -96,7 +97,7 @@ def restore(
     content = load_checkpoint(path)
     _same_run(path, content["identity"], identity)
     _same_network(path, content["model"], model)
-    before, own = random_state(), snapshot(model)
+    before, own = random_state(model), snapshot(model)
     with files.reading(path, fix=START_OVER):
         state = State.from_dict(content["state"])
         weights = model.state_dict()
@@ -107,14 +108,14 @@ def restore(
         if different_tensors(content["hooks"], {} if hooks is None else hooks.state_dict()):
             raise ValueError("what its method remembers is of another network")
         try:
-            set_random_state(content["rng"])
+            set_random_state(model, content["rng"])
             # What a module of the user's does with its extra state may fail.
             model.load_state_dict({**extra_state(model), **content["model"]})
             load_optimizer(optimizer, content["optimizer"])
             if hooks is not None:
                 hooks.load_state_dict(content["hooks"])
         except Exception:
-            set_random_state(before)
+            set_random_state(model, before)
             model.load_state_dict(own, strict=False)
             raise
     _warn_of_threads(content["threads"])
@@ -137,18 +138,29 @@ def _readable(extra: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def random_state() -> dict[str, Any]:
-    """The state of torch's random generators; of CUDA's only if CUDA is in use."""
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    return {"cpu": torch.get_rng_state(), "cuda": cuda}
+def random_state(model: nn.Module) -> dict[str, Any]:
+    """The states of torch's random generators: the CPU's, and by type those of other devices.
+
+    Of the types on which the model is, all devices of this machine, by their index.
+    """
+    found: dict[str, Any] = {"cpu": torch.get_rng_state()}
+    for kind in _kinds_of_devices(model):
+        module = getattr(torch, kind)
+        found[kind] = [module.get_rng_state(index) for index in range(module.device_count())]
+    return found
 
 
-def set_random_state(state: Mapping[str, Any]) -> None:
-    """Restore torch's random generators; of CUDA's those whose device is here."""
+def set_random_state(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Restore torch's random generators; of other devices those that are here."""
     torch.set_rng_state(state["cpu"])
-    if torch.cuda.is_initialized():
-        for device, value in enumerate(state["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(value, device)
+    for kind in _kinds_of_devices(model):
+        module = getattr(torch, kind)
+        for index, value in enumerate(state.get(kind, [])[: module.device_count()]):
+            module.set_rng_state(value, index)
+
+
+def _kinds_of_devices(model: nn.Module) -> set[str]:
+    return {device.type for device in drawing_devices(model)}
 
 
 def _warn_of_threads(theirs: int) -> None:

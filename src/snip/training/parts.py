@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.anatomy.device import draws
 from snip.common.errors import InputError, KindError
 from snip.data.batches import Batches
 from snip.data.dataset import Dataset
@@ -187,7 +188,11 @@ def set_weight_decay(optimizer: torch.optim.Optimizer, decay: float) -> None:
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch (dropout draws from it), and give the caller's random state back at the end."""
-    devices = [device.index or 0] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    if not draws(device):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)  # and not those of GPUs, which may be in use
+            yield
+        return
+    with torch.random.fork_rng(devices=[device], device_type=device.type):
         torch.manual_seed(seed)
         yield
