@@ -12,6 +12,7 @@ from torch import nn
 from snip.anatomy.accelerated import Accelerated
 from snip.anatomy.calling import example
 from snip.anatomy.copying import copy_of
+from snip.anatomy.device import device_of
 from snip.anatomy.parameters import prunable_parameters, refuse_torch_pruned, unwrap
 from snip.common.errors import InputError, KindError, listed, warn, warn_once
 from snip.distributed.models import require_unwrapped, require_whole
@@ -148,6 +149,11 @@ def _outcome(
     """The accelerated network, or why there is none; without `work_of` it is not timed."""
     if not available():
         return Outcome(model, model, why=f"running dense: {reason()}")
+    device = device_of(model)
+    if device.type != "cpu":
+        kind = type(model).__name__
+        why = f"{kind} runs dense: it is on {device}, and sparse layers compute on CPUs."
+        return Outcome(model, model, why=why)
     try:
         copies = SparseCopies(model, masks, inputs)
         chosen = dict(copies.fastest_ways() if ways is None else ways)

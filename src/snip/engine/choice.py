@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.anatomy.device import device_of
 from snip.anatomy.undisturbed import restored_modes
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError, nearest, warn
@@ -50,11 +51,13 @@ def choose(model: nn.Module, batch: Batch, engine: str) -> tuple[nn.Module, Choi
     """The network to train with the engine asked for; `model` itself where that is dense."""
     if engine not in ENGINES:
         raise nearest("engine", engine, ENGINES)
-    if engine == DENSE or held_masks(model) is None:
+    auto = engine == "auto"
+    # On a GPU, dense is what "auto" is expected to choose, and needs no warning.
+    dense = engine == DENSE or (auto and device_of(model).type != "cpu")
+    if dense or held_masks(model) is None:
         return model, Choice(DENSE)
     with restored_modes(model):
         model.train()
-        auto = engine == "auto"
         found = sparse_or_dense(model, batch, timed=auto, work_of=partial(_step, batch=batch))
     if found.why and not found.seconds:  # of "auto" a slower engine is no surprise
         warn_dense(found.why)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from snip.anatomy.device import device_of
 from snip.anatomy.parameters import unwrap
 from snip.common.errors import FileError
 from snip.common.files import read_json, reading, remove, write_json
@@ -96,7 +97,9 @@ def _on_engine(model: nn.Module, data: Data, options: Options) -> tuple[nn.Modul
     """The network that trains; a resumed run does what "auto" decided when it began."""
     if options.hooks is not None:  # a method that changes weights or masks as it trains
         return model, Choice("dense")
-    batch = data.first()
+    inputs, labels = data.first()
+    device = device_of(model)
+    batch = inputs.to(device), labels.to(device)
     path = None if options.folder is None else options.folder / ENGINE
     if path is not None and options.resume and exists(path):
         choice, asked = read_choice(path)
