@@ -59,7 +59,8 @@ def hessian_product(
     """H v: the derivative of (dL/dw . v) by w, where only the first derivative has a graph."""
     live = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
     used = [(g, v.to(g.dtype)) for g, v in zip(live, vector, strict=True) if g is not None]
-    along = torch.stack([(g * v).sum() for g, v in used]).sum()
+    # Layers of one model may be on several devices.
+    along = torch.stack([(g * v).sum().to(loss.device) for g, v in used]).sum()
     if not along.requires_grad:  # the loss is linear in the weights
         return [torch.zeros_like(weight) for weight in weights]
     if any(node.name() in ONCE for node in _graph(along)):

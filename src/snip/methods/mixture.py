@@ -100,7 +100,7 @@ def merged(mixture: Mixture) -> Mixture:
         i += 1
     parts.sort(key=lambda part: abs(part[0]))
     parts[0] = (0.0, *parts[0][1:])
-    return Mixture(*torch.tensor(parts, dtype=mixture.means.dtype).T)
+    return Mixture(*mixture.means.new_tensor(parts).T)
 
 
 def _joined(one: tuple[float, ...], two: tuple[float, ...]) -> tuple[float, float, float]:

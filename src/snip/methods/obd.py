@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import nn
 
-from snip.anatomy.device import device_of
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.progress import track
 from snip.masks import Masks
@@ -50,7 +49,7 @@ def hessian_diagonal(
     """
     layers = matrices(model, weights)
     # One of its own, so that the same network has the same diagonal when a killed run goes on.
-    generator = torch.Generator(device_of(model)).manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     found = {name: torch.zeros_like(w, dtype=torch.float64) for name, w in weights.items()}
     images = 0
     with undisturbed(model), torch.enable_grad():
@@ -81,8 +80,10 @@ def _weighted_answers(logits: torch.Tensor, generator: torch.Generator) -> Itera
         for kind in range(logits.shape[1]):
             yield (likely[:, kind].sqrt() * answers[:, kind]).sum()
         return
-    drawn = torch.multinomial(likely, MOST_CLASSES, replacement=True, generator=generator)
-    for kinds in drawn.unbind(1):
+    # Drawn on the CPU, so that a network has the same diagonal on every device.
+    chances = likely.cpu()
+    drawn = torch.multinomial(chances, MOST_CLASSES, replacement=True, generator=generator)
+    for kinds in drawn.to(likely.device).unbind(1):
         yield answers.gather(1, kinds[:, None]).sum() / MOST_CLASSES**0.5
 
 

@@ -59,7 +59,8 @@ def contributions(ledger: Ledger, needs: Needs) -> dict[str, Tensor]:
         source = reader.source
         gone = source.even & ~needs.of(source.units)
         # A uniform input is multiplied by the sum over a kernel's positions.
-        matrix = reader.weight[:, gone].cpu().double().sum(2)
+        columns = torch.nonzero(gone).flatten().to(reader.weight.device)
+        matrix = reader.weight[:, columns].cpu().double().sum(2)
         delta = (matrix @ source.value[gone]) * needs.of(reader.rows)
         if delta.any():
             found[f"{reader.name}.{reader.bias}"] = delta
