@@ -85,3 +85,15 @@ def test_watching_keeps_no_model_alive():
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_masks_stay_on_a_parameter_that_torch_swaps_for_its_conversion():
+    model, (inputs, targets), masks = pruned()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        model.double()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    step(model, (inputs.double(), targets))
+    masks.check(model)
+    assert snip.held_masks(model) == masks

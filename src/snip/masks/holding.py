@@ -26,13 +26,12 @@ from snip.common.errors import warn
 from snip.distributed.models import is_fsdp
 from snip.distributed.shards import part
 from snip.masks import replaced
-from snip.masks.keep import Keep
+from snip.masks.keep import RIDER, Keep
 from snip.masks.moments import lift
 from snip.masks.provenance import Provenance
 from snip.masks.replaced import warn_of
 from snip.masks.watching import after_every_step
 
-RIDER = "_snip_keep"  # on a Parameter: its Keep
 HELD = "_snip_held"  # on a Module: its _Held
 PROVENANCE = "_snip_provenance"  # on the root Module
 

@@ -9,12 +9,13 @@ import torch
 
 from snip.distributed.shards import local
 
+RIDER = "_snip_keep"  # on a Parameter: its Keep
 # Integers as wide as a number, by its bytes. A number's bits times 0 are exactly +0.0, be it NaN or
 # -0.0, and times 1 they stay as they are: several times as fast as choosing by a condition.
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # In training, a mask of up to SMALL elements is stored as such integers. A larger one is made
-# integers by chunks that fit a cache, or, up to a density of 1/FEW, the kept values are copied out
-# and back. Anything faster would take more memory.
+# integers by chunks that fit a CPU's cache, or, up to a density of 1/FEW, the kept values are
+# copied out and back. Anything faster would take more memory.
 SMALL, CHUNK, FEW = 1 << 18, 1 << 17, 48
 
 
@@ -44,7 +45,7 @@ class Keep:
             flat.zero_().index_copy_(0, self.indices, kept)
         elif bits is None:  # complex numbers of two doubles
             tensor.masked_fill_(self.mask == 0, 0)
-        elif tensor.numel() <= SMALL:
+        elif tensor.numel() <= SMALL or tensor.device.type != "cpu":
             tensor.view(bits).mul_(self.mask)
         else:
             rows = max(1, CHUNK * len(tensor) // tensor.numel())

@@ -18,6 +18,7 @@ from torch import nn
 from snip.anatomy.parameters import is_sharded
 from snip.common.errors import listed, warn
 from snip.distributed.shards import check_split
+from snip.masks.keep import RIDER
 from snip.masks.watching import before_every_step
 
 
@@ -63,6 +64,9 @@ def before_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> N
 def follow(holder: Holder, module: nn.Module) -> list[str]:
     """Let the masks follow to DTensors; the keys of other parameters that are not the held ones."""
     own = module._parameters
+    # A parameter that torch swapped for its conversion, to another device say, has no attributes.
+    if any(own.get(key) is p and RIDER not in p.__dict__ for key, (p, _) in holder.pairs.items()):
+        holder.rebind(module)
     new: dict[str, Any] = {
         key: own[key]
         for key, (parameter, _) in holder.pairs.items()
