@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snip.anatomy.calling import first_tensor
+from snip.anatomy.device import device_of
 from snip.common.errors import InputError, KindError
 
 Batch = Any
@@ -25,7 +26,16 @@ def cross_entropy(model: nn.Module, batch: Batch, temperature: float = 1.0) -> t
             "pass loss_fn=lambda model, batch: ... for any other kind of batch."
         )
     inputs, targets = batch
-    outputs = model(inputs)
+    try:
+        outputs = model(inputs)
+    except RuntimeError as error:
+        there = device_of(model)
+        if inputs.device == there:
+            raise
+        raise InputError(
+            f"the batch is on {inputs.device} and the model on {there}: give batches that are "
+            "there too, such as (inputs.to(device), targets.to(device))."
+        ) from error
     if not isinstance(outputs, torch.Tensor):
         raise KindError(
             f"the model returns {describe(outputs)}, and the default loss takes logits: "
