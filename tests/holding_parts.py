@@ -26,11 +26,10 @@ OPTIMIZERS = sorted(
 )
 
 
-def optimizer_of(name, model):
+def optimizer_of(name, model, **more):
     params = [p for p in model.parameters() if name != "Muon" or p.ndim == 2]
-    return getattr(torch.optim, name)(
-        params, **SETTINGS.get(name, {"lr": 0.1, "weight_decay": 0.1})
-    )
+    settings = SETTINGS.get(name, {"lr": 0.1, "weight_decay": 0.1})
+    return getattr(torch.optim, name)(params, **settings, **more)
 
 
 def step(model, batch, optimizer, clip=None):

@@ -9,7 +9,9 @@ import sys
 import time
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from snip.training.interrupts import UNTOUCHED
 
 SEES_THIS_TREE = {"PYTHONPATH": str(Path(snip.__file__).parents[1])}
 PATIENCE = 300  # seconds until a process counts as hanging: the machine may be busy
+PRELOADED = ["torch", "torch.distributed.fsdp", "snip.algorithm"]
 LONG = ["--model", "lenet-300-100", "--sparsity", "0.9", "--eval-every", "20", "--threads", "1"]
 
 
@@ -31,7 +34,7 @@ def run_in_processes(work: Callable[[int, int, str], None], folder: Path, count:
 
     They are forked from one clean process that has imported torch, which is the slow part.
     """
-    multiprocessing.set_forkserver_preload(["torch", "torch.distributed.fsdp", "snip.algorithm"])
+    multiprocessing.set_forkserver_preload(PRELOADED)
     # They meet by a file: between the search for a free port and its use, another process may
     # take it.
     address = f"file://{folder / f'meeting-{uuid.uuid4()}'}"
@@ -61,6 +64,18 @@ def _met(rank: int, work: Callable[..., None], count: int, address: str, folder:
     )
     work(rank, count, folder)
     dist.destroy_process_group()
+
+
+@contextmanager
+def calling_process(prepare: Callable[[], None]) -> Iterator[Callable[..., Any]]:
+    """A function that calls others in one new process, after `prepare()` there.
+
+    What they return is returned, and what they raise is raised, with the traceback of there.
+    """
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(1, context, prepare) as pool:
+        yield lambda work, *args: pool.submit(work, *args).result(PATIENCE)
 
 
 def run_python(
