@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Run the whole suite in an environment such as most people have.
+#
+#     tools/elsewhere.sh [--keep] [PYTHON]       # by default the python3 of the PATH
+#     tools/elsewhere.sh /usr/bin/python3        # Debian's own, with python3-venv and python3-dev
+#
+# Snip is developed beside a torch without CUDA, and with whatever else has gathered on a machine.
+# Here `make test` runs in a fresh clone of the present commit, with no settings of pip or of the
+# shell but the system's PATH: pip takes the torch of the version in constraints.txt that it takes by
+# default, which has CUDA, and a torchvision whose operators load. What works only where it was
+# written fails here.
+#
+# It needs 15 GB of disk, which are given back unless --keep is there, and half an hour on two idle
+# cores. The result takes the place of that of the same kind of environment in
+# results/elsewhere.json, which is committed. The exit code is that of `make test`.
+set -euo pipefail
+
+usage="usage: tools/elsewhere.sh [--keep] [PYTHON]"
+keep=false
+python=python3
+for word in "$@"; do
+    case $word in
+    --keep) keep=true ;;
+    -*) echo "$usage" >&2; exit 2 ;;
+    *) python=$word ;;
+    esac
+done
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+folder=$(mktemp -d)
+clone=$folder/snip
+finish() {
+    if $keep; then echo "Kept: $clone"; else rm -rf "$folder"; fi
+}
+trap finish EXIT
+
+ordinary() { # a command, as in a new shell of a user without any settings
+    env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME="$HOME" \
+        PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= PYTEST_ADDOPTS="--junitxml=$folder/tests.xml" "$@"
+}
+
+# The program itself: what chooses between several Pythons needs the PATH.
+python=$("$python" -c 'import os, sys; print(os.path.realpath(sys.executable))')
+"$python" -c 'import ensurepip, venv' || {
+    echo "$python cannot make environments: install its venv (Debian: python3-venv)" >&2
+    exit 1
+}
+free=$(df --output=avail --block-size=1G "$folder" | tail -1)
+if ((free < 15)); then
+    echo "$folder has $free GB of free disk, and 15 are needed: set TMPDIR" >&2
+    exit 1
+fi
+[ -z "$(git -C "$root" status --porcelain)" ] || echo "Changes that are not committed are left out." >&2
+
+git clone -q "$root" "$clone"
+code=0
+ordinary make -C "$clone" test PYTHON="$python" || code=$?
+[ -e "$folder/tests.xml" ] || { echo "No test ran." >&2; exit "$code"; }
+
+PYTHONPATH=$clone/bench "$clone/.venv/bin/python" "$clone/tools/elsewhere_result.py" \
+    "$folder/tests.xml" "$root/results/elsewhere.json" "$(git -C "$clone" rev-parse --short=12 HEAD)"
+exit "$code"
