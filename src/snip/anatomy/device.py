@@ -1,4 +1,4 @@
-"""Where a model is, and which of its devices draw random numbers."""
+"""Device of a model, and the devices that draw random numbers for it."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def drawing_devices(model: nn.Module) -> list[torch.device]:
 
 
 def draws(device: torch.device) -> bool:
-    """Whether a device has a random generator beside the CPU's."""
+    """True if a device has a random generator beside the CPU's."""
     return device.type != "cpu" and hasattr(getattr(torch, device.type, None), "get_rng_state")

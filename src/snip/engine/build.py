@@ -40,7 +40,7 @@ def instruction_sets() -> dict[str, tuple[str, ...]]:
 
 
 def is_unwanted() -> bool:
-    """Whether the environment asks for no native code: nothing is built, and none is loaded."""
+    """True if the environment asks for no native code: none is built, and none is loaded."""
     return bool(os.environ.get("SNIP_NO_KERNELS"))
 
 
@@ -124,12 +124,12 @@ def is_current(library: Path = LIBRARY, *, version: str = "") -> bool:
 
 
 def is_node_current() -> bool:
-    """Whether the node was built for this torch and Python, by this file as it is now."""
+    """True if the node was built for this torch and Python, by this file as it is now."""
     return is_made_of(NODE_LIBRARY, node_origin()) and _is_later(NODE_LIBRARY)
 
 
 def is_made_of(library: Path, origin: str) -> bool:
-    """Whether a library is there, is whole and says that it was made of this."""
+    """True if a library is there, is whole and says that it was made of this."""
     return library.exists() and is_whole(library) and origin.encode() in library.read_bytes()
 
 

@@ -55,5 +55,5 @@ def changed_by(masks: Mapping[str, torch.Tensor], model: nn.Module) -> list[Norm
 
 
 def _has_any(weight: torch.Tensor, places: torch.Tensor) -> bool:
-    """Whether a weight is not zero all over at the places that are True."""
+    """True if a weight is not zero all over at the places that are True."""
     return bool(weight[places.to(weight.device)].any())
