@@ -3,27 +3,31 @@
 #
 #     tools/elsewhere.sh [--keep] [PYTHON]       # by default the python3 of the PATH
 #     tools/elsewhere.sh /usr/bin/python3        # Debian's own, with python3-venv and python3-dev
+#     tools/elsewhere.sh --with torch==2.4.0 --with numpy==1.26.0 python3.10    # the lowest
 #
 # Snip is developed beside a torch without CUDA, and with whatever else has gathered on a machine.
 # Here `make test` runs in a fresh clone of the present commit, with no settings of pip or of the
-# shell but the system's PATH: pip takes the torch of the version in constraints.txt that it takes by
-# default, which has CUDA, and a torchvision whose operators load. What works only where it was
-# written fails here.
+# shell but the system's PATH: pip takes the torch that it takes by default, which has CUDA, in the
+# version of constraints.txt or of --with, and a torchvision whose operators load. What works only
+# where it was written fails here.
 #
 # It needs 15 GB of disk, which are given back unless --keep is there, and half an hour on two idle
 # cores. The result takes the place of that of the same kind of environment in
 # results/elsewhere.json, which is committed. The exit code is that of `make test`.
 set -euo pipefail
 
-usage="usage: tools/elsewhere.sh [--keep] [PYTHON]"
+usage="usage: tools/elsewhere.sh [--keep] [--with PACKAGE==VERSION]... [PYTHON]"
 keep=false
 python=python3
-for word in "$@"; do
-    case $word in
+versions=()
+while (($#)); do
+    case $1 in
     --keep) keep=true ;;
+    --with) versions+=("${2:?$usage}"); shift ;;
     -*) echo "$usage" >&2; exit 2 ;;
-    *) python=$word ;;
+    *) python=$1 ;;
     esac
+    shift
 done
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -53,6 +57,10 @@ fi
 [ -z "$(git -C "$root" status --porcelain)" ] || echo "Changes that are not committed are left out." >&2
 
 git clone -q "$root" "$clone"
+for wanted in "${versions[@]}"; do # in the place of the version that constraints.txt has
+    sed -i "/^${wanted%%[=<>]*}[=<>]/d" "$clone/constraints.txt"
+    echo "$wanted" >>"$clone/constraints.txt"
+done
 code=0
 ordinary make -C "$clone" test PYTHON="$python" || code=$?
 [ -e "$folder/tests.xml" ] || { echo "No test ran." >&2; exit "$code"; }

@@ -17,7 +17,7 @@ from record import surroundings
 
 from snip.common.files import write_json
 
-ENVIRONMENT = ("system", "python_of_the_system", "python", "torch")  # there is one row of each
+ENVIRONMENT = ("system", "python_of_the_system", "python", "torch", "numpy")  # there is one row of each
 
 
 def counted(report: Path) -> dict[str, float]:
@@ -41,6 +41,7 @@ def environment() -> dict[str, Any]:
         "python_of_the_system": sys.base_prefix == "/usr",
         "python": around["versions"]["python"],
         "torch": around["versions"]["torch"],
+        "numpy": version("numpy"),
         "torchvision": version("torchvision"),
         "machine": around["machine"],
         "date": around["date"],
