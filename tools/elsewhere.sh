@@ -38,9 +38,10 @@ finish() {
 }
 trap finish EXIT
 
-ordinary() { # a command, as in a new shell of a user without any settings
+ordinary() { # a command, as in a new shell of a user without any settings but a proxy's certificate
     env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME="$HOME" \
-        PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= PYTEST_ADDOPTS="--junitxml=$folder/tests.xml" "$@"
+        PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= PIP_CERT="${PIP_CERT:-}" \
+        PYTEST_ADDOPTS="--junitxml=$folder/tests.xml" "$@"
 }
 
 # The program itself: what chooses between several Pythons needs the PATH.
