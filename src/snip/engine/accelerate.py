@@ -15,6 +15,7 @@ from snip.anatomy.copying import copy_of
 from snip.anatomy.device import device_of
 from snip.anatomy.parameters import prunable_parameters, refuse_torch_pruned, unwrap
 from snip.common.errors import InputError, KindError, listed, warn, warn_once
+from snip.common.timing import Work
 from snip.distributed.models import require_unwrapped, require_whole
 from snip.engine.accelerated import not_accelerated
 from snip.engine.exchange import with_ordinary_kinds, with_ordinary_layers
@@ -35,7 +36,7 @@ from snip.masks import Masks, held_masks
 from snip.masks.guessing import PRUNED, all_zero, share_of_zeros
 from snip.masks.holding import leave
 
-DOUBLE = 2  # channels last does not make a dense network so many times as fast
+DOUBLE = 2  # channels last does not make a dense float32 network so many times as fast
 
 
 def accelerate(
@@ -55,6 +56,8 @@ def accelerate(
     "winograd" (a dense kernel in the engine's layout) or "dense" (torch's own).
     Without native kernels, where the copy would not compute the same and where it would be slower,
     the model itself comes back, with a warning: it runs dense.
+    Sparse layers compute in float32. Inside `torch.autocast`, call this there too: the model is
+    then timed in that precision.
     """
     found = sparse_or_dense(model, batch, masks=masks, ways=ways, timed=ways is None)
     if found.why:
@@ -129,14 +132,36 @@ def sparse_or_dense(
     held = held_masks(model)
     found = _checked(model, held if masks is None else masks)
     inputs = example(model, batch)
-    timed_work = work_of or step_of(inputs, training=model.training)
-    outcome = _outcome(model, found, inputs, ways, timed_work if timed else None)
+    timed_work = _as_called_here(work_of or step_of(inputs, training=model.training))
+    # Copies are compared with the model, and layers timed, in the precision of sparse layers.
+    with torch.autocast("cpu", enabled=False):
+        outcome = _outcome(model, found, inputs, ways, timed_work if timed else None)
+    if outcome.network is model and not outcome.why:
+        outcome = replace(outcome, why=_slower(outcome))
     if held is not None:
         return outcome
     if masks is None:
         return replace(outcome, remarks=(*outcome.remarks, _holds_zeros(model, found)), masks=found)
     # Masks that were only given: as a copy would, the model keeps its zeros if it comes back.
     return replace(outcome, masks=found if outcome.network is model else None)
+
+
+def _as_called_here(work_of: WorkOf) -> WorkOf:
+    """The same work under the autocast that is on here, wherever it is done."""
+    if not torch.is_autocast_enabled("cpu"):
+        return work_of
+    dtype = torch.get_autocast_dtype("cpu")
+
+    def under_autocast(network: nn.Module) -> Work:
+        work = work_of(network)
+
+        def run() -> object:
+            with torch.autocast("cpu", dtype):  # one for each step, as weights are cast anew
+                return work()
+
+        return run
+
+    return under_autocast
 
 
 def _outcome(
@@ -231,22 +256,29 @@ def _timed(copies: SparseCopies, ways: Ways, work_of: WorkOf) -> Outcome:
         if fewer != ways:
             best = tried(fewer, copies.copy(fewer))
     if is_slower(best.seconds):
-        why = (
-            f"{type(model).__name__} runs dense: accelerated it would take "
-            f"{_ms(best.seconds[SPARSE])} for this batch, and takes {_ms(best.seconds[DENSE])} as "
-            "it is."
-        )
-        return Outcome(model, model, {}, best.seconds, why)
+        return Outcome(model, model, {}, best.seconds)
     return Outcome(model, best.network, best.ways, best.seconds, remarks=copies.remarks)
+
+
+def _slower(found: Outcome) -> str:
+    """A sentence about a network that would be slower accelerated, as the caller runs it."""
+    autocast = torch.is_autocast_enabled("cpu")
+    precision = f" in {torch.get_autocast_dtype('cpu')}".replace("torch.", "") if autocast else ""
+    return (
+        f"{type(found.model).__name__} runs dense: accelerated it would take "
+        f"{_ms(found.seconds[SPARSE])} for this batch, and takes {_ms(found.seconds[DENSE])} as "
+        f"it is{precision}."
+    )
 
 
 def _in_channels_last(found: Outcome, batch: Any) -> str:
     """A sentence about torch's other memory format, if the model itself is fastest in that."""
-    if not found.seconds or found.seconds[DENSE] >= DOUBLE * found.seconds[SPARSE]:
+    lower = torch.is_autocast_enabled("cpu")  # channels last may be far faster then
+    if not found.seconds or (found.seconds[DENSE] >= DOUBLE * found.seconds[SPARSE] and not lower):
         return ""
     best = found.seconds[DENSE if found.network is found.model else SPARSE]
     work_of = step_of(example(found.model, batch), training=found.model.training)
-    last = channels_last_seconds(found.model, work_of)
+    last = channels_last_seconds(found.model, _as_called_here(work_of))
     if best <= TIMING_NOISE * last:
         return ""
     return (
