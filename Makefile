@@ -10,17 +10,24 @@ MAKEFLAGS += --jobs=3
 # Tests start hundreds of processes: without files of bytecode each compiles all of Snip again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test docs wheel fuzz lint types setup browser bench clean
+.PHONY: demo test check docs readme wheel fuzz lint types setup browser bench clean
 
 demo: $(INSTALLED) $(LIBRARY)
 	$(BIN)/snip demo
 
-test: lint browser $(LIBRARY) $(NODE)
+test: lint check
+
+# The tests alone, for other versions of libraries than those that lint and types are held to.
+check: browser $(LIBRARY) $(NODE) | $(READY)
 	$(BIN)/python -m pytest -n auto
 
 # The site, in build/site. Warnings are errors, and the notebooks run while it is built.
 docs: $(READY) $(LIBRARY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# Measure what the README says, on a quiet machine (half an hour), and write its numbers.
+readme: $(READY) $(LIBRARY) $(NODE)
+	$(BIN)/python tools/readme.py --measure
 
 # A wheel for this platform, in dist, which needs no compiler where it is installed. Without the
 # library it would install and run dense, so that is a failure here.

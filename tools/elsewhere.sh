@@ -13,7 +13,8 @@
 #
 # It needs 15 GB of disk, which are given back unless --keep is there, and half an hour on two idle
 # cores. The result takes the place of that of the same kind of environment in
-# results/elsewhere.json, which is committed. The exit code is that of `make test`.
+# results/elsewhere.json, which is committed. The exit code is that of `make test`, or of `make check`
+# (the tests without lint and types) where versions were chosen.
 set -euo pipefail
 
 usage="usage: tools/elsewhere.sh [--keep] [--with PACKAGE==VERSION]... [PYTHON]"
@@ -63,7 +64,9 @@ for wanted in "${versions[@]}"; do # in the place of the version that constraint
     echo "$wanted" >>"$clone/constraints.txt"
 done
 code=0
-ordinary make -C "$clone" test PYTHON="$python" || code=$?
+# Types and format are those of the versions in constraints.txt.
+target=$( ((${#versions[@]})) && echo check || echo test)
+ordinary make -C "$clone" "$target" PYTHON="$python" || code=$?
 [ -e "$folder/tests.xml" ] || { echo "No test ran." >&2; exit "$code"; }
 
 PYTHONPATH=$clone/bench "$clone/.venv/bin/python" "$clone/tools/elsewhere_result.py" \
