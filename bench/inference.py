@@ -3,6 +3,7 @@
     python bench/inference.py                    # all networks, batch 64 and 1
     python bench/inference.py vgg-like --batch 64
     python bench/inference.py --no-compile       # without torch.compile
+    python bench/inference.py --bfloat16         # dense torch in bfloat16 as well
 
 SparseProp, ONNX Runtime and OpenVINO take part where they are installed (bench/rivals.py says
 how); the latter two run the masked dense network. "shrunk torch" is `snip.shrink` in plain torch.
@@ -14,11 +15,13 @@ import argparse
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from cases import CASES, Case, flop_bound, pruned
-from contest import Contest, row
-from rivals import RUNTIMES, Network, dense_torch, plain_copy, sparseprop
+from contest import Contest, record, row
+from record import keep
+from rivals import RUNTIMES, Network, dense_bfloat16, dense_torch, plain_copy, sparseprop
 from torch import Tensor
 
 import snip
@@ -43,10 +46,13 @@ def way(work: Work) -> tuple[Tensor, Work]:
     return torch.as_tensor(work()).clone(), work
 
 
-def measure(case: Case, batch: int, *, compiled: bool, seconds: float) -> str:
-    """The row of one network and batch size."""
+def measure(
+    case: Case, batch: int, *, compiled: bool, bfloat16: bool, seconds: float
+) -> tuple[str, dict[str, Any]]:
+    """The row of one network and batch size, as text and as data."""
     model, (images, _), masks = pruned(case, batch)
     dense = dense_torch(model.eval(), compiling=compiled)
+    dense |= dense_bfloat16(model) if bfloat16 else {}
     contest = Contest(torch.as_tensor(forward((plain_copy(model), images))()).clone())
     for name, rival in {**dense, "sparseprop": sparseprop}.items():
         contest.enter(name, lambda rival=rival: way(forward(rival(model, images))))
@@ -58,7 +64,9 @@ def measure(case: Case, batch: int, *, compiled: bool, seconds: float) -> str:
         contest.enter("shrunk torch", lambda: way(forward((snip.shrink(model, images), images))))
         contest.enter("ours", lambda: way(forward((snip.accelerate(model, images), images))))
         times = contest.times(seconds)
-    return row(case, batch, times, contest.faults, [f"FLOP bound {flop_bound(masks):.1f}x"])
+    text = row(case, batch, times, contest.faults, [f"FLOP bound {flop_bound(masks):.1f}x"])
+    parameters = sum(p.numel() for p in model.parameters())
+    return text, record(case, batch, times, contest.faults, parameters=parameters)
 
 
 def main() -> None:
@@ -66,14 +74,21 @@ def main() -> None:
     parser.add_argument("models", nargs="*", help=", ".join(case.model for case in CASES))
     parser.add_argument("--batch", type=int, nargs="*", default=[64, 1])
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--bfloat16", action="store_true", help="dense torch in bfloat16 as well")
     parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--out", type=Path, help="a JSON file for the rows")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     print(f"inference, {torch.get_num_threads()} threads")
+    rows = []
+    settings = {"compiled": not options.no_compile, "bfloat16": options.bfloat16}
     for case in CASES:
         for batch in options.batch if case.model in options.models or not options.models else ():
-            compiled = not options.no_compile
-            print(measure(case, batch, compiled=compiled, seconds=options.seconds), flush=True)
+            text, data = measure(case, batch, seconds=options.seconds, **settings)
+            print(text, flush=True)
+            rows.append(data)
+    if options.out:
+        keep(options.out, rows)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ python bench/record.py hold python bench/hold.py        # writes results/hold.js
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,12 @@ def surroundings() -> dict[str, Any]:
     """When, where and with what something was measured."""
     settings = {k: v for k, v in os.environ.items() if k in ("OMP_NUM_THREADS", "SNIP_KERNELS")}
     return {"environment": settings, "versions": versions(), **environment(torch.device("cpu"))}
+
+
+def keep(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write the rows of this command with its own line, the machine and the date."""
+    command = shlex.join(["python", f"bench/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    write_json(path, {"command": command, "rows": rows, **surroundings()})
 
 
 def main() -> None:

@@ -39,6 +39,44 @@ def channels_last(model: nn.Module, images: Tensor) -> Network:
     return last, images.contiguous(memory_format=torch.channels_last)
 
 
+class Autocast(nn.Module):
+    """A network under bfloat16 autocast, with outputs in float32 for the loss."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.network(images).float()
+
+
+def dense_bfloat16(model: nn.Module) -> dict[str, Rival]:
+    """Dense torch in bfloat16: by autocast, and for inference with weights in bfloat16."""
+
+    def by_autocast(float32: Rival) -> Rival:
+        def rival(model: nn.Module, images: Tensor) -> Network:
+            network, images = float32(model, images)
+            return Autocast(network), images
+
+        return rival
+
+    def whole(float32: Rival) -> Rival:
+        def rival(model: nn.Module, images: Tensor) -> Network:
+            network, images = float32(model, images)
+            return network.to(torch.bfloat16), images.to(torch.bfloat16)
+
+        return rival
+
+    found: dict[str, Rival] = {}
+    for name, float32 in dense_torch(model, compiling=False).items():
+        suffix = "" if name == "eager" else f" in {name}"
+        found[f"autocast{suffix}"] = by_autocast(float32)
+        if not model.training:
+            found[f"bfloat16{suffix}"] = whole(float32)
+    return found
+
+
 def compiled(model: nn.Module, images: Tensor) -> Network:
     print(f"  compiling {type(model).__name__} ...", flush=True)
     # Each network stands alone: what an earlier one compiled must not make its sizes dynamic.

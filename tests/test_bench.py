@@ -1,5 +1,6 @@
 """The benchmarks: their clock, and that all ways compute the same network."""
 
+import json
 from pathlib import Path
 
 import cases
@@ -10,6 +11,7 @@ import rivals
 import torch
 import train
 from expected_warnings import expects
+from record import keep
 from torch import nn
 
 import snip
@@ -159,6 +161,36 @@ def test_a_row_of_the_training_table() -> None:
     row = train.measure(cases.CASES[0], compiled=False, seconds=0)
     for part in ("lenet-300-100", "ours", "eager", "best dense torch", "FLOP bound 50.0x"):
         assert part in row
+
+
+def test_rows_as_data_name_the_best_dense_torch_of_each_precision(tmp_path, monkeypatch) -> None:
+    case = cases.Case("a", 0.9, 2, (1, 2, 2))
+    seconds = {"ours": 1.0, "eager": 3.0, "channels last": 2.0, "openvino": 0.5}
+    row = contest.record(case, 2, seconds, {"compiled": "failed"}, optimizer="SGD")
+    assert (row["ours"], row["dense float32"], row["optimizer"]) == (1.0, 2.0, "SGD")
+    assert "dense bfloat16" not in row
+    row = contest.record(case, 2, seconds | {"autocast": 4.0, "bfloat16": 1.5}, {})
+    assert row["dense bfloat16"] == 1.5
+    monkeypatch.setattr("sys.argv", ["/somewhere/bench/loop.py", "--seconds", "1"])
+    keep(tmp_path / "loop.json", [row])
+    written = json.loads((tmp_path / "loop.json").read_text())
+    assert written["rows"] == [row]
+    assert written["command"] == "python bench/loop.py --seconds 1"
+
+
+@expects("losses")
+@pytest.mark.parametrize("training", [True, False])
+def test_dense_rivals_in_bfloat16_compute_the_same_but_for_rounding(training: bool) -> None:
+    model, images = small_network(16)
+    expected = model.train(training)(images).detach()
+    found = rivals.dense_bfloat16(model)
+    assert set(found) <= set(contest.BFLOAT16)
+    assert ("bfloat16" in found) != training  # training by autocast keeps float32 weights
+    for rival in found.values():
+        network, given = rival(model, images)
+        outputs = network(given).detach().float()
+        assert 0 < float((outputs - expected).abs().max()) < 0.1 * float(expected.abs().max())
+        assert model[0].weight.dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", loop.ALL_OPTIMIZERS)

@@ -17,7 +17,8 @@ from record import surroundings
 
 from snip.common.files import write_json
 
-ENVIRONMENT = ("system", "python_of_the_system", "python", "torch", "numpy")  # there is one row of each
+# There is one row of each.
+ENVIRONMENT = ("system", "python_of_the_system", "python", "torch", "numpy")
 
 
 def counted(report: Path) -> dict[str, float]:
