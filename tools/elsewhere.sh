@@ -3,7 +3,7 @@
 #
 #     tools/elsewhere.sh [--keep] [PYTHON]       # by default the python3 of the PATH
 #     tools/elsewhere.sh /usr/bin/python3        # Debian's own, with python3-venv and python3-dev
-#     tools/elsewhere.sh --with torch==2.4.0 --with numpy==1.26.0 python3.10    # the lowest
+#     tools/elsewhere.sh --with torch==2.9.0 --with numpy==1.26.0 python3.10    # the lowest
 #
 # Snip is developed beside a torch without CUDA, and with whatever else has gathered on a machine.
 # Here `make test` runs in a fresh clone of the present commit, with no settings of pip or of the

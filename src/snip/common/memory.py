@@ -14,8 +14,6 @@ def in_no_other_hands(tensors: Sequence[torch.Tensor]) -> bool:
 
     A tensor and what it is a view of are then referred to as often as one that was just made.
     """
-    if not hasattr(torch.Tensor, "_use_count"):  # an older torch, which does not say
-        return False
     is_view = tensors[-1]._base is not None
     just_made = [torch.empty(1, 1, dtype=torch.float32, device="cpu")]
     if is_view:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -72,7 +71,8 @@ class CarefulTracer(fx.Tracer):
             else:
                 made = self._placeholder(name, value)
             call.arguments[name] = made
-        return partial(root_fn, self.root, *call.args, **call.kwargs), []
+        # Not a partial: torch.fx of torch 2.9 reads its __annotations__.
+        return lambda: root_fn(self.root, *call.args, **call.kwargs), []
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """Make proxies that notice what is written in place."""
