@@ -11,6 +11,7 @@ The dense one is the faster of eager and channels last.
 from __future__ import annotations
 
 import argparse
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,6 @@ def trained(sparsity: float, out: Path) -> Row:
         "sparsity": sparsity,
         "kept": results[0].kept,
         "total": results[0].total,
-        "test_error": [result.test_error for result in results],
         "iteration": [line.iteration for line in histories[0]],
         "errors": [[line.test_error for line in history] for history in histories],
     }
@@ -79,16 +79,20 @@ def step_milliseconds(seconds: float) -> dict[float, float]:
     return best
 
 
+def last_error(row: Row) -> float:
+    """Mean test error of the seeds at the end of training, in percent."""
+    return 100 * statistics.mean(errors[-1] for errors in row["errors"])
+
+
 def label_of(row: Row) -> str:
-    error = 100 * sum(row["test_error"]) / len(row["test_error"])
     name = f"{row['sparsity']:.0%} pruned" if row["sparsity"] else "dense"
-    return f"{name}, {row['kept']:,} weights: {error:.2f}%"
+    return f"{name}, {row['kept']:,} weights: {last_error(row):.2f}%"
 
 
 def draw(record: Row, path: Path) -> None:
     """Mean error of the seeds against seconds of training, and their spread, a line per network."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     figure = Figure(figsize=(9.0, 4.4), dpi=150, facecolor="white", layout="constrained")
     axes = figure.subplots()
@@ -101,12 +105,11 @@ def draw(record: Row, path: Path) -> None:
         axes.plot(seconds, means, color=colour, linewidth=2.2, label=label_of(row))
         axes.plot(seconds[-1], means[-1], "o", color=colour, markersize=7)
     axes.set(xscale="log", yscale="log")
-    plain = FuncFormatter(lambda value, _: f"{value:g}")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(plain)
-        axis.set_minor_formatter(plain)
-    axes.tick_params(labelsize=11)
-    axes.tick_params(which="minor", labelsize=8)
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    axes.tick_params(labelsize=12)
     axes.set_xlabel("training time, seconds", fontsize=13)
     axes.set_ylabel("test error, %", fontsize=13)
     axes.grid(visible=True, color="#e6e6e6", linewidth=0.6)

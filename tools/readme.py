@@ -75,13 +75,13 @@ def figure() -> str:
     dense, *pruned = record("time-to-error")["rows"]
 
     def reached(row: Record) -> str:
-        error = 100 * statistics.mean(row["test_error"])
+        error = 100 * statistics.mean(errors[-1] for errors in row["errors"])
         return f"{error:.2f}% after {row['iteration'][-1] * row['step_ms'] / 1e3:.0f} s"
 
     rows = "; ".join(f"{row['sparsity']:.0%} pruned, {reached(row)}" for row in pruned)
     return (
         f"LeNet-5-Caffe ({dense['total']:,} parameters) on MNIST, 20 epochs, mean test error of "
-        f"{len(dense['test_error'])} seeds: dense, {reached(dense)}; {rows}.\n"
+        f"{len(dense['errors'])} seeds: dense, {reached(dense)}; {rows}.\n"
         f"{measured('time-to-error')}"
     )
 
@@ -122,7 +122,7 @@ def table() -> str:
         "PyTorch is the faster of contiguous and channels last; training is an ordinary loop with "
         "SGD; masks are scored on MNIST and CIFAR-10 (`SNIP_DATA`). Errors are from "
         "`snip reproduce table1` and `table2`.\n"
-        f"{measured('loop', 'inference')}"
+        f"{measured('readme-loop', 'readme-inference')}"
     )
 
 
@@ -155,7 +155,7 @@ def limits() -> str:
     return "\n".join(
         [
             "- **For latency at batch 1** other runtimes are often ahead: "
-            f"{slower(batch1, ONNX)} against ONNX Runtime.",
+            f"{slower(batch1, ONNX)} against ONNX Runtime (sizes in the table below).",
             "- **On CPUs with bfloat16 units**, dense PyTorch in bfloat16 can be faster: "
             f"{slower(low, BFLOAT16)}. Under autocast `accelerate` then gives your model back.",
             f"- **Networks that are already lean** gain little: {len(zoo)} networks of timm, "
@@ -204,8 +204,9 @@ def paper() -> str:
         f"Of the paper's {len(verdicts)} claims, {count['holds']} hold here, whole or in part, "
         f"{count['fails']} fail, {count['open']} are open for want of runs and {other} cannot be "
         "decided by what the paper measures. At 98%, "
-        f"LeNet-300-100 has a test error of {error('SNIP', 'lenet-300-100', 0.98)}, dense "
-        f"{error('reference', 'lenet-300-100', 0)}; LeNet-5-Caffe has "
+        f"LeNet-300-100 (266,610 parameters) has a test error of "
+        f"{error('SNIP', 'lenet-300-100', 0.98)}, dense "
+        f"{error('reference', 'lenet-300-100', 0)}; LeNet-5-Caffe (431,080) has "
         f"{error('SNIP', 'lenet-5-caffe', 0.98)}, dense {error('reference', 'lenet-5-caffe', 0)}. "
         "Methods that prune a trained network are more accurate at 98% and above, such as LC with "
         f"{error('LC', 'lenet-300-100', 0.99)} on LeNet-300-100 at 99%: pruning before training "
