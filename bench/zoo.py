@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from checkouts import build_kernels, commit_of, seeing
 from record import surroundings
 from zoo_networks import ZOO
 from zoo_row import SEED
@@ -43,30 +43,6 @@ SECONDS = 1.5  # of measuring per way, about
 PLACE = ("checkout", "network", "sparsity")  # there is one row of each, the last that was measured
 SAME = ("commit", "seconds")  # a row in which these are others is measured again
 Rows = dict[tuple[Any, ...], dict[str, Any]]
-
-
-def seeing(checkout: Path) -> dict[str, str]:
-    """The environment in which `snip` is that of a checkout."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(checkout / "src"), str(HERE)])}
-
-
-def commit_of(checkout: Path) -> str:
-    """The commit of a checkout, with a plus if files differ from it."""
-    command = ["git", "-C", str(checkout), "describe", "--always", "--abbrev=12", "--dirty=+"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
-
-
-def build_kernels(checkout: Path) -> None:
-    """Compile the kernels of a checkout that has none, or those of other sources: it runs dense.
-
-    All its rows would say so, and nobody would know why.
-    """
-    asked = "from snip.engine.kernels.library import available; raise SystemExit(not available())"
-    command = [sys.executable, "-c", asked]
-    if subprocess.run(command, env=seeing(checkout), cwd=checkout, check=False).returncode:
-        command = [sys.executable, "-m", "snip.engine.build"]
-        subprocess.run(command, env=seeing(checkout), cwd=checkout, check=False)
 
 
 def measured(checkout: Path, row: dict[str, Any]) -> dict[str, Any]:
