@@ -116,7 +116,10 @@ def test_what_cannot_be_cut_stays_whole_and_is_told():
         masks = snip.prune(model, batch, sparsity=0.15, granularity="channel")
     assert all(mask.all() for name, mask in masks.items() if name.startswith("3."))
     assert not masks["0.weight"].all()
-    with pytest.raises(snip.InputError, match=r"cannot remove so much.* at most 0"):
+    with (
+        pytest.warns(snip.SnipWarning, match="whole"),
+        pytest.raises(snip.InputError, match=r"cannot remove so much.* at most 0"),
+    ):
         snip.prune(model, batch, sparsity=0.9, granularity="channel")
 
 
