@@ -54,6 +54,19 @@ def test_gru_by_hand():
     assert torch.equal(found.effective["rnn.weight_hh_l0"], hh.view(6, 2))
 
 
+def test_a_reset_gate_without_weights_is_half_open():
+    model = Last(nn.GRU(1, 2, batch_first=True, bias=False), 2)
+    masks = {
+        "rnn.weight_ih_l0": torch.tensor([0, 0, 0, 0, 1, 0]).bool()[:, None],  # r, z, n
+        "rnn.weight_hh_l0": torch.zeros(6, 2, dtype=torch.bool),
+        "fc.weight": torch.tensor([[False, True]]),
+    }
+    masks["rnn.weight_hh_l0"][5, 0] = True  # unit 0 -> candidate of unit 1
+    found = probe(model, masks, torch.zeros(1, 3, 1))
+    assert found.connected
+    assert all(torch.equal(found.effective[name], mask) for name, mask in masks.items())
+
+
 def test_sequence_length_bounds_the_recurrent_hops():
     model = Last(nn.RNN(1, 3, batch_first=True, bias=False), 3)
     hh = torch.zeros(3, 3, dtype=torch.bool)

@@ -57,6 +57,11 @@ def test_gzip_with_a_changed_byte_fails_its_checksum(folder: Path) -> None:
         ("train-images-idx3-ubyte", b"", "ends within its header"),
         ("train-images-idx3-ubyte", b"\x00\x00", "ends within its header"),
         ("train-images-idx3-ubyte", b"<html>this is an error page", "magic number"),
+        (
+            "train-images-idx3-ubyte",
+            struct.pack(">4I", 0xD03, 12, 28, 28),
+            "magic number",
+        ),  # floats
         ("train-images-idx3-ubyte", idx_bytes(noise(12, 28, 28))[:-1], "9407 are there"),
         ("train-images-idx3-ubyte", idx_bytes(noise(12, 28, 28)) + b"x", "more than the 9408"),
         ("train-images-idx3-ubyte", struct.pack(">4I", 0x803, 2**31, 28, 28), "claims"),

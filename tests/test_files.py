@@ -14,6 +14,7 @@ from snip.common.files import (
     remove_leftovers,
     sha256,
     write_bytes,
+    write_json,
     write_text,
     write_with,
 )
@@ -60,6 +61,11 @@ def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(snip.FileError, match="choose another place"):
         write_text(tmp_path / "file" / "below", "x")
+
+
+def test_json_ends_with_a_line_break(tmp_path):
+    write_json(tmp_path / "a.json", {"b": [1]})
+    assert (tmp_path / "a.json").read_text() == '{\n  "b": [\n    1\n  ]\n}\n'
 
 
 def test_lines_and_digests(tmp_path):

@@ -27,6 +27,24 @@ def test_units_that_are_added_go_together():
     assert 0 < int(live["stem.weight"].sum()) < 4
 
 
+class TwoSums(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(6, 8) for _ in range(3))
+        self.first, self.second = nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def forward(self, x):
+        b = self.b(x)
+        return self.first(self.a(x) + b) + self.second(self.c(x) + b)
+
+
+def test_units_of_two_sums_with_a_term_in_common_go_together():
+    masks = snip.prune(TwoSums(), BATCH, sparsity=0.5, granularity="channel")
+    assert torch.equal(masks["a.bias"], masks["b.bias"])
+    assert torch.equal(masks["c.bias"], masks["b.bias"])
+    assert 0 < int(masks["b.bias"].sum()) < 8
+
+
 def test_a_batch_norms_scale_goes_with_its_unit_where_it_is_pruned():
     model = Residual()
     masks = snip.prune(model, IMAGES, sparsity=0.5, granularity="channel", params=lambda *_: True)

@@ -69,6 +69,7 @@ def test_a_parameter_unfrozen_later_is_watched():
     masks = snip.prune(copy.deepcopy(model), batch, sparsity=0.7)
     model.first.requires_grad_(False)
     masks.apply(model)
+    assert not model.first.weight.requires_grad
     model.first.requires_grad_(True)
     assert not model.second.weight.grad_fn
     step(model, batch, optimizer_of("Adam", model))

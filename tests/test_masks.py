@@ -84,6 +84,13 @@ def test_bad_content_is_refused(content):
         snip.Masks(content)
 
 
+def test_a_digest_is_of_names_shapes_and_bits():
+    mask = torch.tensor([[True, False, True], [False, False, True]])
+    others = [{"b": mask}, {"a": mask.view(3, 2)}, {"a": ~mask}]
+    digests = {snip.Masks(found).digest() for found in [{"a": mask}, {"a": mask.clone()}, *others]}
+    assert len(digests) == 4
+
+
 def test_round_trip_keeps_order_and_provenance(tmp_path):
     masks().save(tmp_path / "m.safetensors")
     back = snip.Masks.load(tmp_path / "m.safetensors")

@@ -32,6 +32,7 @@ def test_the_command_writes_one_whole_page(snip: Snip, page_run: Path) -> None:
     assert (code, out) == (0, "sub/page.html\n")
     html = Path("sub/page.html").read_text()
     assert policy(live=False).replace("'", "&#39;") in html
+    assert "connect-src &#39;none&#39;" in html
     assert "unsafe" not in html
     assert not re.search(r"(src|href)=\"(?!data:,|#)", html)
     assert str(page_run) not in html

@@ -66,6 +66,9 @@ def test_a_tied_weight_counts_once_and_a_tied_embedding_not_at_all():
     language, _ = make("language")
     assert names(language) == ["body.weight", "body.bias"]
     assert names(language, lambda n, m, p: n == "head.weight") == ["embed.weight"]
+    later = nn.Sequential(nn.Linear(4, 7, bias=False), nn.Embedding(7, 4))
+    later[1].weight = later[0].weight
+    assert names(later) == []
 
 
 def test_a_predicate_decides_alone():

@@ -59,3 +59,6 @@ def test_outputs_are_counted_where_paths_cannot_be_followed_back():
         assert "no finite derivative" in report.notes[0]
         assert "inputs=" not in report.notes[0]
         assert said in report.warnings[0]
+    each_from_one = torch.eye(3)[[0, 1, 2, 0]].bool()
+    snip.Masks({"layer.weight": each_from_one}).apply(model)
+    assert snip.report(model, inputs={"x": torch.ones(2, 3)}).warnings == ()

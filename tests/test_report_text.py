@@ -97,4 +97,6 @@ def test_numbers_are_short_but_never_lie():
         "99.996%",
         "0.001%",
     ]
-    assert [short(x) for x in (0, 12, 1500, 532_400, 3.1e9)] == ["0", "12", "1.5k", "532k", "3.1G"]
+    assert [short(x) for x in (0, 12, 1000, 1500, 532_400, 3.1e9)] == [
+        *("0", "12", "1k", "1.5k", "532k", "3.1G")
+    ]

@@ -100,6 +100,13 @@ def test_layer_scope_ranks_weight_and_bias_together():
     assert uniform["a.weight"].sum() + uniform["a.bias"].sum() == 2
 
 
+def test_what_rounding_leaves_goes_to_the_largest_remainders():
+    scores = {"a": torch.rand(10), "b": torch.rand(11), "c": torch.rand(13)}
+    masks = snip.select(scores, sparsity=0.75, scope="uniform")
+    # 8 of 34 stay, of which each wants 2.5, 2.75 and 3.25.
+    assert [int(mask.sum()) for mask in masks.values()] == [2, 3, 3]
+
+
 def test_a_sparsity_per_name():
     scores = {"a.weight": torch.rand(10), "a.bias": torch.rand(4), "b.weight": torch.rand(10)}
     masks = snip.select(scores, sparsity=0.5, scope={"a": 0.0, "b.weight": 0.9})

@@ -42,6 +42,11 @@ def test_a_cost_budget_is_kept_and_well_used(seed, sparsity):
 def test_fractional_costs_leave_nothing_out():
     masks = snip.select({"w": torch.rand(10)}, sparsity=0.4, costs={"w": 0.1})
     assert masks.kept == 6
+    # As floats, three times 0.1 is more than half of all.
+    scores = {"cheap": torch.tensor([3.0, 2.0, 1.0]), "dear": torch.tensor([0.1])}
+    masks = snip.select(scores, sparsity=0.5, costs={"cheap": 0.1, "dear": 0.3})
+    assert masks["cheap"].all()
+    assert not masks["dear"].any()
 
 
 @given(

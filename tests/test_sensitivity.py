@@ -1,8 +1,10 @@
 """Scores against their definition, over several batches, and without a trace."""
 
 import copy
+import random
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -107,6 +109,7 @@ class Restless(nn.Module):
 
     def forward(self, x):
         self.calls = self.calls + 1
+        random.random(), np.random.rand()
         return self.linear(self.drop(self.norm(x)))
 
 
@@ -121,6 +124,7 @@ def test_scoring_leaves_no_trace(batch_norm):
     before, hooks = copy.deepcopy(model.state_dict()), len(model.linear._forward_hooks)
     modes = [m.training for m in model.modules()]
     rng, version = torch.get_rng_state(), model.linear.weight._version
+    others = random.getstate(), np.random.get_state()[1].tolist()
     calls_buffer = model.calls
     batch = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
     snip.connection_sensitivity(model, batch, scoring=snip.Scoring(batch_norm=batch_norm))
@@ -135,6 +139,7 @@ def test_scoring_leaves_no_trace(batch_norm):
     assert len(model.linear._forward_hooks) == hooks
     assert model.linear.weight._version == version
     torch.set_rng_state(rng)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == others
     torch.randn(4, 6)  # the only numbers drawn outside the scoring
     assert torch.equal(torch.get_rng_state(), rng_after_batch)
 

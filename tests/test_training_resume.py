@@ -51,6 +51,13 @@ def test_stopped_run_resumes_to_the_same_bits(mnist: Dataset, tmp_path: Path, st
     assert all(torch.equal(value, whole.weights[n]) for n, value in resumed.weights.items())
 
 
+def test_a_finished_training_is_read_again_with_its_times(mnist: Dataset, tmp_path: Path) -> None:
+    ended = train(pruned_network(mnist), mnist, CONFIG, folder=tmp_path)
+    again = train(pruned_network(mnist), mnist, CONFIG, folder=tmp_path)
+    assert again.steps_per_second == ended.steps_per_second
+    assert again.history == ended.history
+
+
 @pytest.mark.parametrize("factor", [0.0, 3.0])
 def test_a_decay_that_changes_follows_the_drops_and_resumes_to_the_same_bits(
     mnist: Dataset, tmp_path: Path, factor: float
