@@ -100,6 +100,19 @@ def test_max_pool_equals_torch(name: str, lanes: int) -> None:
     assert_close(kernels.blocks_to_rows(dx, batch), x.grad)
 
 
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("lanes", [1, 16])
+def test_a_nan_wins_a_max_pool_as_in_torch(name: str, lanes: int) -> None:
+    w, batch = WINDOWS[name], 18
+    x = torch.randn(batch, 3, *w.in_size)
+    x[torch.rand_like(x) < 0.1] = math.nan
+    y = F.max_pool2d(x, w.kernel, w.stride, w.padding, dilation=w.dilation, ceil_mode=w.ceil_mode)
+    got, _ = kernels.max_pool(kernels.rows_to_blocks(x, lanes=lanes), batch, w)
+    torch.testing.assert_close(
+        kernels.blocks_to_rows(got, batch), y, rtol=0, atol=0, equal_nan=True
+    )
+
+
 @pytest.mark.parametrize("size", [(4, 3), (1, 1), (37, 29)])
 @pytest.mark.parametrize("lanes", [1, 2, 4, 16, 32])
 def test_mean_pool_equals_torch(lanes: int, size: tuple[int, int]) -> None:

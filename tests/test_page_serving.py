@@ -15,6 +15,7 @@ from threading import Thread
 
 import pytest
 from cli_fixtures import Snip
+from page_parts import HOSTILE, hostile_run, page_of
 from processes import SEES_THIS_TREE, hear_signals
 
 from snip.cli.repeating import command_of
@@ -38,6 +39,13 @@ def test_the_command_writes_one_whole_page(snip: Snip, page_run: Path) -> None:
     assert str(page_run) not in html
     assert os.listdir("sub") == ["page.html"]
     assert snip("report", page_run, "-o", "sub/page.html")[0] == 0  # ours is replaced
+
+
+def test_hostile_names_are_no_markup(page_run: Path, tmp_path: Path) -> None:
+    """A browser shows it as well (test_page_browser_hostile.py), where there is one."""
+    html = page_of(hostile_run(tmp_path / "evil", page_run))
+    assert "window.hacked=1" in html
+    assert not any(name in html for name in HOSTILE if "<" in name)
 
 
 def test_what_cannot_be_read_is_told_where_the_page_is_made(snip: Snip, page_copy: Path) -> None:
