@@ -1,5 +1,6 @@
 """The tensors of whatever a user gives: found, and exchanged for others."""
 
+from collections import OrderedDict, UserDict, namedtuple
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,16 @@ import snip
 from snip.anatomy.calling import copied, mapped, tensors_in
 
 ONE, TWO = torch.tensor([1.0]), torch.tensor([2.0])
+
+
+Pair = namedtuple("Pair", "image note")
+
+
+class Encoding(UserDict):
+    """A batch whose fields are attributes too, as transformers' are."""
+
+    def __getattr__(self, name):
+        return self.data[name]
 
 
 @dataclass
@@ -81,3 +92,27 @@ def test_a_forward_that_writes_into_a_dataclass_leaves_the_users_alone():
     snip.prune(model, [batch], sparsity=0.5, loss_fn=lambda m, b: m(copied(b)).square().sum())
     assert snip.accelerate(model, batch, ways={}) is not None
     assert (batch.image == 1).all()
+
+
+@pytest.mark.parametrize("given", [Pair(ONE, "a"), torch.max(torch.eye(2), 0), [Pair(ONE, (TWO,))]])
+def test_named_tuples_are_copied_with_their_tensors(given):
+    found = copied(given)
+    assert type(found) is type(given)
+    for mine, theirs in zip(tensors_in(found), tensors_in(given), strict=True):
+        assert torch.equal(mine, theirs)
+        assert mine.data_ptr() != theirs.data_ptr()
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict, Encoding])
+def test_a_copy_of_a_mapping_is_of_its_kind(kind):
+    given = kind(image=ONE, note="a")
+    found = mapped(given, torch.neg)
+    assert type(found) is kind
+    assert (found["image"], given["image"], found["note"]) == (-1, 1, "a")
+    if kind is Encoding:
+        assert found.image == -1
+
+
+def test_a_copy_needs_a_gradient_where_the_original_does():
+    given = ONE.clone().requires_grad_(), TWO
+    assert [tensor.requires_grad for tensor in copied(given)] == [True, False]

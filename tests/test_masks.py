@@ -7,9 +7,10 @@ import pytest
 import torch
 from networks import make
 from safetensors.torch import save_file
+from torch import nn
 
 import snip
-from snip.masks import Provenance
+from snip.masks import Provenance, nearly_empty_layers
 
 
 def masks(seed=0):
@@ -188,3 +189,21 @@ def test_wrong_kinds_are_refused(tmp_path):
             masks().save(path)
     with pytest.raises(snip.FileError, match="is a folder"):
         snip.Masks.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("layer", "outputs"),
+    [
+        (nn.Linear(2, 200), 200),
+        (nn.ConvTranspose2d(2, 200, 1), 200),
+        (nn.ConvTranspose2d(4, 200, 1, groups=2), 200),
+        (nn.Conv2d(200, 8, 1), 8),
+        (nn.ConvTranspose2d(200, 8, 1), 8),
+    ],
+)
+def test_a_layer_is_nearly_empty_by_its_outputs(layer, outputs):
+    least = max(8, outputs // 8)
+    for kept, nearly in ((least - 1, ["weight"]), (least, [])):
+        mask = torch.zeros_like(layer.weight, dtype=torch.bool)
+        mask.view(-1)[:kept] = True
+        assert nearly_empty_layers(layer, {"weight": mask}) == nearly

@@ -214,3 +214,40 @@ def test_time_first_batches_are_weighted_by_their_samples():
     cut = snip.connection_sensitivity(model, pieces, scoring=scoring)
     torch.testing.assert_close(cut, whole)
     assert snip.prune(model, pieces, sparsity=0.5, scoring=scoring).provenance.samples == 20
+
+
+class Overwriting(nn.Module):
+    """Adds one to its input, in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.hidden(x.add_(1)).relu())
+
+
+@pytest.mark.parametrize("method", ["snip", "random", "magnitude", "synflow", "grasp", "force"])
+@expects("losses")
+def test_a_forward_that_writes_into_its_input_finds_the_same_batch_every_time(method):
+    torch.manual_seed(0)
+    model, images, labels = Overwriting(), torch.ones(6, 4), torch.arange(6) % 3
+    masks = snip.prune(model, (images, labels), sparsity=0.3, method=method)
+    snip.report(model, masks, inputs=images)
+    snip.report(model, masks, inputs=(images,))
+    assert torch.equal(images, torch.ones(6, 4))
+
+
+@pytest.mark.parametrize("method", ["snip", "iter-snip", "lwc"])
+@expects("losses", "rounds")
+def test_the_predicate_is_asked_once_for_each_name(method):
+    model, batch = make("conv")
+    asked = []
+
+    def params(name, module, parameter):
+        asked.append(name)
+        return parameter.ndim > 1
+
+    training = snip.TrainConfig(iterations=2, batch_size=4) if method == "lwc" else None
+    snip.prune(model, batch, sparsity=0.6, params=params, method=method, training=training)
+    assert sorted(asked) == sorted(name for name, _ in model.named_parameters())

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.parameters import Predicate, left_out
+from snip.anatomy.parameters import Predicate, asked_once, left_out
 from snip.common.errors import InputError, KindError, nearest
 from snip.distributed.models import ranks_of
 from snip.masks import Masks, versions
@@ -94,6 +94,7 @@ def prune(
     DataLoader or a list of (inputs, labels): by cross-entropy, in phases that are parts of
     `training` (unless given, of twenty epochs). The model is then ready for a last training.
     """
+    params = asked_once(params)
     during = training_method(method)
     if during is not None:
         return _prune_trained(*during, locals())

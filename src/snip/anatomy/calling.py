@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -88,8 +88,10 @@ def _parts(batch: Any) -> list[Any]:
 
 
 def copied(value: Any) -> Any:
-    """A structure with its tensors cloned: a forward may write into its input."""
-    return mapped(value, lambda tensor: tensor.detach().clone())
+    """Copy a structure and its tensors: a forward may write into its input."""
+    return mapped(
+        value, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    )
 
 
 def first_tensor(batch: Any) -> torch.Tensor | None:
@@ -138,8 +140,10 @@ def mapped(value: Any, change: Callable[[Any], Any], made: Made | None = None) -
         return change(value)
     if isinstance(value, PackedSequence):
         return value._replace(data=change(value.data))
-    if type(value) is tuple:
-        return tuple(mapped(part, change, made) for part in value)
+    if isinstance(value, tuple):
+        parts = [mapped(part, change, made) for part in value]
+        # A named tuple takes its fields one by one, torch's return types take them all at once.
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if id(value) not in made:
         _map_into(value, change, made)
     return made[id(value)][1]
@@ -149,8 +153,11 @@ def _map_into(value: Any, change: Callable[[Any], Any], made: Made) -> None:
     """Note the copy of a value that may refer to itself, before that of its parts is made."""
     twin = value
     if isinstance(value, Mapping):
-        made[id(value)] = value, (twin := {})
-        twin.update((key, mapped(part, change, made)) for key, part in value.items())
+        # Of the same kind where it can be written: a loss may ask for batch.input_ids.
+        twin = copy.copy(value) if isinstance(value, MutableMapping) else {}
+        made[id(value)] = value, twin
+        for key, part in value.items():
+            twin[key] = mapped(part, change, made)
     elif type(value) is list:
         made[id(value)] = value, (twin := [])
         twin.extend(mapped(part, change, made) for part in value)

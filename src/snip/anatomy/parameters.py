@@ -59,6 +59,21 @@ def left_out(model: nn.Module, predicate: Predicate | None = None) -> dict[str, 
     return {name: reason for name, reason in found.items() if reason is not None}
 
 
+def asked_once(predicate: Predicate | None) -> Predicate | None:
+    """Remember the predicate's answers by name: it may be slow, or have a state of its own."""
+    if predicate is None:
+        return None
+    _check_predicate(predicate)
+    answers: dict[str, bool] = {}
+
+    def answer(name: str, module: nn.Module, parameter: nn.Parameter) -> bool:
+        if name not in answers:
+            answers[name] = _chosen(predicate, name, module, parameter)
+        return answers[name]
+
+    return answer
+
+
 def refuse_torch_pruned(model: nn.Module, predicate: Predicate | None = None) -> None:
     """Of a weight that torch prunes nothing can be removed here, and its zeros count nowhere."""
     found = [name for name, why in left_out(model, predicate).items() if why == TORCH_PRUNED]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +58,13 @@ def _live(
         rows = torch.stack([_any_but(part, 0) for part in both if part is not None]).any(0)
         return LiveUnits(rows.view(-1, module.hidden_size).any(0), inputs)
     return LiveUnits(_any_but(mask, 0), inputs)
+
+
+def output_rows(module: nn.Module, shape: Sequence[int]) -> int:
+    """Number of outputs of a layer with a weight of this shape, the gates of each unit apart."""
+    if isinstance(module, _ConvTransposeNd):  # [in, out / groups, ...]
+        return shape[1] * module.groups
+    return shape[1] if is_conv1d(module) else shape[0]
 
 
 def _any_but(mask: torch.Tensor, dim: int) -> torch.Tensor:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch import nn
 
 from snip.anatomy.packed import Packed, split
-from snip.anatomy.parameters import is_weight
+from snip.anatomy.parameters import is_weight, parameter_owners
+from snip.anatomy.units import output_rows
 
 FEW = 8  # A layer is nearly empty with fewer connections, or fewer per this many outputs.
 
@@ -27,10 +29,14 @@ def empty_layers(masks: Mapping[str, torch.Tensor], packed: Packed | None = None
     return found
 
 
-def nearly_empty_layers(masks: Mapping[str, torch.Tensor]) -> list[str]:
+def nearly_empty_layers(model: nn.Module, masks: Mapping[str, torch.Tensor]) -> list[str]:
     """Names of the weights that keep so little that a path may end there."""
-    weights = {name: mask for name, mask in masks.items() if is_weight(mask.shape)}
-    few = {name: max(FEW, len(mask) // FEW) for name, mask in weights.items()}
+    owners = parameter_owners(model)
+    few = {
+        name: max(FEW, output_rows(owners[name][0][1], mask.shape) // FEW)
+        for name, mask in masks.items()
+        if is_weight(mask.shape)
+    }
     return [
         name
         for name, least in few.items()

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from snip.anatomy.calling import copied
 from snip.anatomy.parameters import Predicate, require_prunable
 from snip.anatomy.undisturbed import batch_norm_in, undisturbed
 from snip.common.checks import all_finite
@@ -90,7 +91,7 @@ def accumulated_gradients(
                 chosen,
                 _found(
                     derivative,
-                    _scaled(loss_fn(model, step.batch), index, step.scale, ranks, sharded),
+                    _scaled(loss_fn(model, copied(step.batch)), index, step.scale, ranks, sharded),
                     chosen,
                 ),
                 step.weight,

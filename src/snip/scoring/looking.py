@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.calling import Call, call
+from snip.anatomy.calling import Call, call, copied
 from snip.anatomy.parameters import unwrap
 from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
@@ -47,7 +47,7 @@ def look(model: nn.Module, batches: Any, loss_fn: LossFn | None) -> None:
     """
     if loss_fn is not None:
         checked_loss_fn(loss_fn)
-    for batch in as_batches(batches):
+    for batch in map(copied, as_batches(batches)):
         # Inference mode is left, because in it a view does not know its parameter.
         own = inner(model)
         with undisturbed(own), torch.inference_mode(False), torch.no_grad():

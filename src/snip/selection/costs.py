@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils.rnn import PackedSequence
 
-from snip.anatomy.calling import Call, call, first_tensor
+from snip.anatomy.calling import Call, call, copied, first_tensor
 from snip.anatomy.normed import stored_parameter
 from snip.anatomy.parameters import is_conv1d, unwrap
 from snip.anatomy.undisturbed import undisturbed
@@ -138,7 +138,7 @@ def uses(model: nn.Module, inputs: Any) -> Uses:
         count_uses(model) as counter,
     ):
         model.eval()
-        call(model, inputs)
+        call(model, copied(inputs))
     return counter.uses
 
 

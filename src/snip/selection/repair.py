@@ -232,7 +232,7 @@ def _warn_of_empty(
 
 
 def _left(model: nn.Module, masks: Masks) -> str:
-    empty, few = empty_layers(masks, packed_parts(model)), nearly_empty_layers(masks)
+    empty, few = empty_layers(masks, packed_parts(model)), nearly_empty_layers(model, masks)
     what = "some is left of every layer"
     if empty or few:
         much = "nothing" if empty else "too little"
