@@ -4,14 +4,19 @@ import pytest
 import torch
 from torch import nn
 
-from snip.masks.keep import FEW, SMALL, Keep
+from snip.masks.holding import MAX_ELEMENTS_AS_BITS, MIN_ELEMENTS_PER_KEPT, Keep
 
 ODD = (torch.nan, torch.inf, -torch.inf, -0.0, 1.5, -3.0)
 DTYPES = (
     *(torch.float32, torch.float64, torch.bfloat16, torch.float16),
     *(torch.complex64, torch.complex128),
 )
-SHAPES = {"small": (24, 6), "number": (), "empty": (0, 3), "large": (SMALL // 512 + 3, 512)}
+SHAPES = {
+    "small": (24, 6),
+    "number": (),
+    "empty": (0, 3),
+    "large": (MAX_ELEMENTS_AS_BITS // 512 + 3, 512),
+}
 
 
 def odd_numbers(shape, dtype):
@@ -29,7 +34,7 @@ def assert_zeroed(keep, tensor, mask):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("density", [0.0, 0.5 / FEW, 0.5])
+@pytest.mark.parametrize("density", [0.0, 0.5 / MIN_ELEMENTS_PER_KEPT, 0.5])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_exact_zeros_before_and_while_training(shape, density, dtype):
     mask = torch.rand(SHAPES[shape]) < density
@@ -47,7 +52,7 @@ def test_exact_zeros_before_and_while_training(shape, density, dtype):
 
 @pytest.mark.parametrize("size", [4, 200])
 def test_any_layout_and_a_change_of_type(size):
-    mask = torch.rand(size, size, 3, 3) < 0.5 / FEW
+    mask = torch.rand(size, size, 3, 3) < 0.5 / MIN_ELEMENTS_PER_KEPT
     keep = Keep(mask)
     parameter = nn.Parameter(odd_numbers(mask.shape, torch.float32))
     parameter.grad = torch.ones_like(parameter)

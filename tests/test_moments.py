@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from networks import make
 
 import snip
-from snip.masks import moments
+from snip.masks.holding import STEPS_BETWEEN_LIFTS, TINY_SQUARE
 
 OPTIMIZERS = {
     "Adam": ("exp_avg_sq", {}),
@@ -42,13 +42,13 @@ def test_only_means_of_what_is_pruned_are_lifted_and_no_step_changes(name, monke
     masks = snip.prune(model, batch, sparsity=0.7)
     other, root = copy.deepcopy(model), OPTIMIZERS[name][0]
     lifted = train(model, batch, optimizer_of(model, name))
-    monkeypatch.setattr(moments, "ROOTED", {})
+    monkeypatch.setattr("snip.masks.holding.SQUARES", {})
     plain = train(other, batch, optimizer_of(other, name))
     for key, mask in masks.items():
         ours, theirs = (state[key][root] for state in (lifted, plain))
         assert not theirs[~mask].any()
-        assert (ours[~mask] > moments.TINY / 2).all()
-        assert (ours[~mask] <= 1.001 * moments.TINY).all()
+        assert (ours[~mask] > TINY_SQUARE / 2).all()
+        assert (ours[~mask] <= 1.001 * TINY_SQUARE).all()
         assert torch.equal(ours[mask], theirs[mask])
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
@@ -61,15 +61,15 @@ def test_means_that_decay_are_lifted_again_in_a_long_loop():
     optimizer = optimizer_of(model, "Adam", betas=(0.9, 0.9))
     pruned, mean = ~masks["first.weight"], None
     found = []
-    for steps in (1, 1, moments.EVERY - 2, 1, 1):
+    for steps in (1, 1, STEPS_BETWEEN_LIFTS - 2, 1, 1):
         mean = train(model, batch, optimizer, steps)["first.weight"]["exp_avg_sq"]
-        values = mean[pruned] / moments.TINY
+        values = mean[pruned] / TINY_SQUARE
         assert torch.equal(values, values[:1].expand_as(values))
         found.append(float(values[0]))
-    faded = 0.9 ** (moments.EVERY - 1)
+    faded = 0.9 ** (STEPS_BETWEEN_LIFTS - 1)
     assert found == pytest.approx([1, 0.9, faded, 1, 0.9], rel=1e-3)
     # A number that has lost digits for being so small would be slow again.
-    assert float(mean.new_tensor(faded * moments.TINY)) > torch.finfo(mean.dtype).tiny
+    assert float(mean.new_tensor(faded * TINY_SQUARE)) > torch.finfo(mean.dtype).tiny
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-10])
@@ -84,7 +84,7 @@ def test_a_released_weight_grows_as_from_a_zero_state(name, scale, monkeypatch):
         train(model, batch, optimizer, scale=scale)
         snip.release(model)
         train(model, batch, optimizer, scale=scale)
-        monkeypatch.setattr(moments, "ROOTED", {})
+        monkeypatch.setattr("snip.masks.holding.SQUARES", {})
     for name, mask in masks.items():
         grown = ours.get_parameter(name)[~mask]
         assert grown.any()

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from snip.engine.fused.update import RULES, Update
-from snip.masks.watching import before_every_step, others_watch
+from snip.masks.holding import before_every_step, others_watch
 
 STRAIGHT = "_snip_straight"  # on a parameter: it is one of a straight network that was trained
 # The optimisers that were found to have some of those.

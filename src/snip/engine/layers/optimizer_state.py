@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from snip.common.errors import InputError
-from snip.masks.watching import before_every_step
+from snip.masks.holding import before_every_step
 
 WHOLE = "_snip_whole"  # on a parameter of surviving weights: the shape of all weights
 LENDERS: WeakSet[Any] = WeakSet()  # sparse layers whose `state_dict` somebody may have written to
