@@ -17,9 +17,10 @@ demo: $(INSTALLED) $(LIBRARY)
 
 test: lint check
 
+PYTEST ?= -n auto
 # The tests alone, for other versions of libraries than those that lint and types are held to.
 check: browser $(LIBRARY) $(NODE) | $(READY)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest $(PYTEST)
 
 # The site, in build/site. Warnings are errors, and the notebooks run while it is built.
 docs: $(READY) $(LIBRARY)
@@ -89,13 +90,11 @@ $(READY): $(INSTALLED)
 # pip builds it as well, but where it cannot be built only this says so.
 $(LIBRARY): $(wildcard src/snip/engine/native/*pp src/snip/engine/build.py) | $(INSTALLED)
 	$(BIN)/python -m snip.engine.build --kernels
-	touch -c $(LIBRARY)
 
 # Takes as long as all else that the demo needs, and is for the torch that is installed. Where it
 # cannot be built there is no such file, and it is tried again.
 $(NODE): $(LIBRARY) $(INSTALLED) $(wildcard src/snip/engine/native/torch/*pp)
 	$(BIN)/python -m snip.engine.build
-	touch -c $(NODE)
 
 clean:
 	rm -rf .venv build dist src/*.egg-info $(LIBRARY) $(NODE)

@@ -15,7 +15,7 @@ from snip.common.timing import Work, best_times
 DENSE = ("eager", "channels last", "compiled")
 BFLOAT16 = ("autocast", "autocast in channels last", "bfloat16", "bfloat16 in channels last")
 TOLERANCE = 1e-3  # of the largest output: batch norm magnifies rounding
-LOWER_TOLERANCE = 0.3  # the same in bfloat16, whose rounding is 65,536 times as coarse
+LOWER_TOLERANCE = 0.1  # the same in bfloat16, whose rounding is 65,536 times as coarse
 BURST = 0.1  # seconds of a turn, at least
 SETTLED = 0.005  # seconds after which the idle threads of another way sleep
 

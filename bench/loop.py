@@ -112,11 +112,19 @@ def contestants(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", help=", ".join(case.model for case in CASES))
-    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="per way, by default %(default)s"
+    )
     parser.add_argument("--bfloat16", action="store_true", help="dense torch in bfloat16 as well")
-    parser.add_argument("--optimizer", nargs="*", default=list(ALL_OPTIMIZERS), dest="optimizers")
+    parser.add_argument(
+        "--optimizer", nargs="*", default=list(ALL_OPTIMIZERS), dest="optimizers",
+        choices=list(ALL_OPTIMIZERS), help="by default all",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, help="a JSON file for the rows")
     options = parser.parse_args()
+    unknown = set(options.models) - {case.model for case in CASES}
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; the networks are in --help")
     warnings.simplefilter("ignore")
     print(f"ordinary loop, {torch.get_num_threads()} threads")
     rows = []

@@ -72,3 +72,31 @@ def test_a_model_that_is_faster_comes_back_with_its_precision(monkeypatch):
         pytest.warns(snip.SnipWarning, match="takes 1 ms as it is in bfloat16"),
     ):
         assert snip.accelerate(model, batch()) is model
+
+
+@pytest.mark.filterwarnings("ignore:.*runs dense:snip.SnipWarning")
+def test_no_cast_weights_are_left_behind_in_the_callers_block(monkeypatch):
+    monkeypatch.setattr("snip.engine.accelerate.is_slower", lambda _seconds: True)
+    model = pruned().eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert snip.accelerate(model, batch()) is model
+        with torch.no_grad():
+            for parameter in model[4].parameters():
+                parameter.mul_(2)
+        inside = model(batch()[0])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(inside, model(batch()[0]))
+
+
+def test_a_batch_in_the_lower_precision_is_taken():
+    images, labels = batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        fast = snip.accelerate(pruned(), (images.bfloat16(), labels), ways={})
+        assert fast(images.bfloat16()).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_in_a_lower_precision_stay_dense(dtype):
+    model = pruned().to(dtype)
+    with pytest.warns(snip.SnipWarning, match="it has b?float16 weights"):
+        assert snip.accelerate(model, batch()[0].to(dtype)) is model

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from readme import BLOCK, BLOCKS, README, filled
+from readme import BLOCK, BLOCKS, COMMANDS, README, faster, filled, record, where
 
 
 def test_every_number_is_that_of_the_results() -> None:
@@ -10,6 +10,23 @@ def test_every_number_is_that_of_the_results() -> None:
     text = README.read_text(encoding="utf-8")
     assert filled(text, run=False) == text
     assert {block[1] for block in BLOCK.finditer(text)} == {*BLOCKS}
+
+
+def test_all_was_measured_by_its_commands_on_one_machine_on_one_day() -> None:
+    about = {name: record(name) for name in COMMANDS}
+    assert {name: found["command"] for name, found in about.items()} == COMMANDS
+    assert len({where(found) for found in about.values()}) == 1
+    assert len({str(found["versions"]) for found in about.values()}) == 1
+
+
+def test_rows_in_which_a_rival_is_faster_are_named() -> None:
+    training = {"network": "lenet-300-100", "optimizer": "SGD", "batch": 100, "ours": 2.0}
+    inference = {"network": "vgg-like", "batch": 64, "ours": 1.0}
+    rows = [row | {"seconds": {"onnxruntime": 1.0}} for row in (training, inference)]
+    assert faster(rows, "onnxruntime") == "LeNet-300-100 0.50x (training)"
+    rows[1]["ours"] = 4.0
+    assert faster(rows, "onnxruntime").endswith(", VGG-like 0.25x (batch 64)")
+    assert "none" in faster(rows, "dense bfloat16")
 
 
 def test_it_can_be_read_in_minutes() -> None:

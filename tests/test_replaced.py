@@ -97,3 +97,22 @@ def test_masks_stay_on_a_parameter_that_torch_swaps_for_its_conversion():
     step(model, (inputs.double(), targets))
     masks.check(model)
     assert snip.held_masks(model) == masks
+
+
+def test_masks_stay_where_parameters_are_swapped_between_steps_of_one_optimiser():
+    model, (inputs, targets), masks = pruned()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for convert in (lambda: None, model.double):
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            convert()
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(False)
+        dtype = next(model.parameters()).dtype
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs.to(dtype)), targets).backward()
+        for state in optimizer.state.values():
+            state["momentum_buffer"] = state["momentum_buffer"].to(dtype)
+        optimizer.step()
+        masks.check(model)
+    assert snip.held_masks(model) == masks

@@ -24,7 +24,13 @@ versions=()
 while (($#)); do
     case $1 in
     --keep) keep=true ;;
-    --with) versions+=("${2:?$usage}"); shift ;;
+    --with)
+        case ${2:-} in
+        *==*) versions+=("$2"); shift ;;
+        *) echo "--with takes PACKAGE==VERSION, not '${2:-}'. $usage" >&2; exit 2 ;;
+        esac
+        ;;
+    -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "$usage" >&2; exit 2 ;;
     *) python=$1 ;;
     esac
@@ -41,10 +47,10 @@ trap finish EXIT
 
 ordinary() { # a command, as in a new shell of a user without any settings but a proxy's certificate
     env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME="$HOME" \
-        PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= PIP_CERT="${PIP_CERT:-}" \
-        PYTEST_ADDOPTS="--junitxml=$folder/tests.xml" "$@"
+        PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= PIP_CERT="${PIP_CERT:-}" "$@"
 }
 
+command -v "$python" >/dev/null || { echo "There is no Python at $python." >&2; exit 2; }
 # The program itself: what chooses between several Pythons needs the PATH.
 python=$("$python" -c 'import os, sys; print(os.path.realpath(sys.executable))')
 "$python" -c 'import ensurepip, venv' || {
@@ -66,9 +72,10 @@ done
 code=0
 # Types and format are those of the versions in constraints.txt.
 target=$( ((${#versions[@]})) && echo check || echo test)
-ordinary make -C "$clone" "$target" PYTHON="$python" || code=$?
-[ -e "$folder/tests.xml" ] || { echo "No test ran." >&2; exit "$code"; }
+ordinary make -C "$clone" "$target" PYTHON="$python" PYTEST="-n auto --junitxml=$folder/tests.xml" ||
+    code=$?
+[ -e "$folder/tests.xml" ] || { echo "No test ran." >&2; exit "$((code ? code : 1))"; }
 
 PYTHONPATH=$clone/bench "$clone/.venv/bin/python" "$clone/tools/elsewhere_result.py" \
-    "$folder/tests.xml" "$root/results/elsewhere.json" "$(git -C "$clone" rev-parse --short=12 HEAD)"
+    "$folder/tests.xml" "$root/results/elsewhere.json" "make $target" "$code" "$(git -C "$clone" rev-parse --short=12 HEAD)"
 exit "$code"

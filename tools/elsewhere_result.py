@@ -1,6 +1,6 @@
 """Put the result of tools/elsewhere.sh into results/elsewhere.json, a row per environment.
 
-PYTHONPATH=bench python tools/elsewhere_result.py tests.xml results/elsewhere.json COMMIT
+PYTHONPATH=bench python tools/elsewhere_result.py TESTS.XML RESULT.JSON COMMAND EXIT_CODE COMMIT
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def counted(report: Path) -> dict[str, float]:
 
 
 def environment() -> dict[str, Any]:
-    """What the tests ran with, without the paths of this machine."""
+    """System, versions and machine of the tests, without its paths."""
     around = surroundings()
     return {
         "system": platform.freedesktop_os_release()["PRETTY_NAME"],
@@ -56,9 +56,11 @@ def with_row(rows: list[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, 
 
 
 def main() -> None:
-    report, results, commit = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    report, results = Path(sys.argv[1]), Path(sys.argv[2])
+    command, code, commit = sys.argv[3:]
     content = json.loads(results.read_text()) if results.exists() else {"rows": []}
-    row = {**environment(), "commit": commit, **counted(report)}
+    done = {"command": command, "exit_code": int(code), "commit": commit}
+    row = {**environment(), **done, **counted(report)}
     rows = with_row(content["rows"], row)
     write_json(results, {"command": "tools/elsewhere.sh", "rows": rows})
     print(json.dumps(row, indent=2))

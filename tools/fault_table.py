@@ -182,14 +182,14 @@ FAULTS = (
     ),
     Fault(
         "frozen-thaws",
-        "masks/keep.py",
+        "masks/holding.py",
         "parameter.requires_grad_(not frozen)",
         "parameter.requires_grad_(True)",
         "test_holding_masks.py",
     ),
     Fault(
         "nan-stays",
-        "masks/keep.py",
+        "masks/holding.py",
         "tensor.view(bits).mul_(self.mask)",
         "tensor.mul_(self.mask)",
         "test_keep.py",

@@ -24,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS, README = ROOT / "results", ROOT / "README.md"
 BLOCK = re.compile(r"<!-- readme: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
+CLAIM = re.compile(r"\| \[(.*?)\]\(")
 USE = re.compile(r"## Use\n```python\n(.*?)```", re.DOTALL)
 # Each command writes results/NAME.json. They run one by one on one machine.
 COMMANDS = {
@@ -50,12 +51,15 @@ def record(name: str) -> Record:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
+def where(about: Record) -> str:
+    """Machine, threads and day of a measurement."""
+    return f"{about['machine']['cpu']}, {about['threads']} threads, {about['date'][:10]}"
+
+
 def measured(*names: str) -> str:
     """Commands of a block, the machine and the day."""
-    about = record(names[0])
-    commands = ", ".join(f"`{COMMANDS[name]}`" for name in names)
-    where = f"{about['machine']['cpu']}, {about['threads']} threads, {about['date'][:10]}"
-    return f"<sub>{commands}; {where}</sub>"
+    commands = ", ".join(f"`{record(name)['command']}`" for name in names)
+    return f"<sub>{commands}; {where(record(names[0]))}</sub>"
 
 
 def ratio(times: Record, rival: str) -> float | None:
@@ -74,14 +78,25 @@ def figure() -> str:
     """Caption of the figure: what training takes, and the error that it reaches."""
     dense, *pruned = record("time-to-error")["rows"]
 
-    def reached(row: Record) -> str:
-        error = 100 * statistics.mean(errors[-1] for errors in row["errors"])
-        return f"{error:.2f}% after {row['iteration'][-1] * row['step_ms'] / 1e3:.0f} s"
+    def seconds(row: Record) -> float:
+        return row["iteration"][-1] * row["step_ms"] / 1e3
 
-    rows = "; ".join(f"{row['sparsity']:.0%} pruned, {reached(row)}" for row in pruned)
+    def error(row: Record, end: float) -> float:
+        at = max(i for i, n in enumerate(row["iteration"]) if n * row["step_ms"] / 1e3 <= end)
+        return 100 * statistics.mean(errors[at] for errors in row["errors"])
+
+    def reached(row: Record) -> str:
+        return f"{error(row, seconds(row)):.2f}% after {seconds(row):.0f} s"
+
+    rows = "; ".join(
+        f"{row['sparsity']:.0%} pruned, {reached(row)} "
+        f"(dense by then {error(dense, seconds(row)):.2f}%)"
+        for row in pruned
+    )
     return (
         f"LeNet-5-Caffe ({dense['total']:,} parameters) on MNIST, 20 epochs, mean test error of "
-        f"{len(dense['errors'])} seeds: dense, {reached(dense)}; {rows}.\n"
+        f"{len(dense['errors'])} seeds: dense, {reached(dense)}; {rows}. Each step is cheaper; an "
+        "error is not always reached sooner. Seconds are steps times the time of one step.\n"
         f"{measured('time-to-error')}"
     )
 
@@ -89,8 +104,10 @@ def figure() -> str:
 def use() -> str:
     """Output of the code that stands above the block."""
     code = USE.search(README.read_text(encoding="utf-8"))
+    if code is None:
+        raise SystemExit("README.md has no block of Python under '## Use'.")
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", code[1] if code else ""]
+        command = [sys.executable, "-c", code[1]]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     return f"```text\n{done.stdout.strip()}\n```"
 
@@ -118,10 +135,12 @@ def table() -> str:
         rows.append(f"| {' | '.join(cells)} |")
     text = "\n".join(rows)
     return (
-        f"{text}\n\nTimes as fast as each rival, all in one run: above 1x Snip is faster. Dense "
-        "PyTorch is the faster of contiguous and channels last; training is an ordinary loop with "
-        "SGD; masks are scored on MNIST and CIFAR-10 (`SNIP_DATA`). Errors are from "
-        "`snip reproduce table1` and `table2`.\n"
+        f"{text}\n\nA cell is the rival's time over ours, of one run: above 1x Snip is faster. "
+        "Dense PyTorch is the faster of contiguous and channels last, in bfloat16 under autocast "
+        "or, for inference, with bfloat16 weights; training is an ordinary loop with SGD. Set "
+        "`SNIP_DATA` to the folder of CIFAR-10: masks are scored on it. Errors (`snip reproduce table1`, "
+        "`table2`) are of the checkpoint with the best validation error on the full schedule, "
+        "those of the figure of the last step of a short one.\n"
         f"{measured('readme-loop', 'readme-inference')}"
     )
 
@@ -135,60 +154,75 @@ def errors(name: str, sparsity: float) -> str:
         if row["config"]["model"] == name and row["config"]["method"] == "snip" and row["selected"]
     }
     if {0.0, sparsity} - found.keys():
-        return "not trained to the end yet"
+        return "no full training yet"
     dense, pruned = (f"{found[s]['selected']['mean']:.2f}" for s in (0.0, sparsity))
     seeds = " (one seed)" if len(found[sparsity]["runs"]) == 1 else ""
     return f"{dense} / {pruned}%{seeds}"
 
 
 def limits() -> str:
-    """Where a rival is faster, and how much common networks gain."""
+    """Rows in which a rival is faster, and the speedups of common networks."""
     training = [r for r in record("readme-loop")["rows"] if r["optimizer"] == "SGD"]
     inference = record("readme-inference")["rows"]
-    zoo = [
-        r["AdamW"]
+    zoo = {
+        r["network"]: r["AdamW"]
         for r in record("readme-zoo")["rows"]
         if r["sparsity"] == 0.98 and r["checkout"] == "now"
-    ]
+    }
+    least = sorted(zoo, key=lambda name: zoo[name])[:4]
     batch1 = [r for r in inference if r["batch"] == 1]
-    low = [*training, *(r for r in inference if r["batch"] == 64)]
+    slow = " and ".join(
+        f"{rival} ({faster(batch1, way)})"
+        for rival, way in (("ONNX Runtime", ONNX), ("dense float32", FLOAT32))
+    )
     return "\n".join(
         [
-            "- **For latency at batch 1** other runtimes are often ahead: "
-            f"{slower(batch1, ONNX)} against ONNX Runtime (sizes in the table below).",
+            f"- **For latency at batch 1** others are often ahead: {slow}; sizes are below.",
             "- **On CPUs with bfloat16 units**, dense PyTorch in bfloat16 can be faster: "
-            f"{slower(low, BFLOAT16)}. Under autocast `accelerate` then gives your model back.",
-            f"- **Networks that are already lean** gain little: {len(zoo)} networks of timm, "
-            f"torchvision and transformers, pruned to 98%, train {min(zoo):.1f} to {max(zoo):.1f} "
-            f"times as fast as in dense float32, median {statistics.median(zoo):.1f}.",
-            measured("readme-zoo"),
+            f"{faster([*training, *inference], BFLOAT16)}. Call `accelerate` inside autocast: it "
+            "gives your model back where that is faster, and says so if channels last would be.",
+            f"- **Some networks gain little**: of {len(zoo)} of timm, torchvision and transformers "
+            "and by hand, pruned to 98%, the training step is at the median "
+            f"{statistics.median(zoo.values()):.1f} times as fast as dense float32, and "
+            + ", ".join(f"{name} {zoo[name]:.2f}x" for name in least)
+            + " gain least.",
+            measured("readme-loop", "readme-inference", "readme-zoo"),
         ]
     )
 
 
-def slower(rows: list[Record], rival: str) -> str:
-    """The networks on which a rival beats ours, with the ratio."""
+def faster(rows: list[Record], rival: str) -> str:
+    """Networks on which a rival beats ours, with its time over ours."""
     losses = [
-        f"{NAMES[row['network']]} {times_as_fast(share)}"
-        + (f" ({'training' if row['optimizer'] else 'inference'})" if row["batch"] != 1 else "")
+        f"{NAMES[row['network']]} {times_as_fast(share)}{situation(row)}"
         for row in rows
         if (share := ratio(row, rival)) is not None and share < 1
     ]
-    return ", ".join(losses) or "none of the networks below"
+    return ", ".join(losses) or "on none of the networks below"
+
+
+def situation(row: Record) -> str:
+    """Training, or the batch of an inference that is not at batch 1."""
+    if "optimizer" in row:
+        return " (training)"
+    return "" if row["batch"] == 1 else f" (batch {row['batch']})"
 
 
 def paper() -> str:
-    """What holds of the paper's claims, and the numbers of its Table 1."""
+    """Verdicts on the paper's claims, and the numbers of its Table 1."""
     from snip.experiments.gallery.pages import read_all
     from snip.experiments.gallery.verdicts import judged, verdict_table
 
-    verdicts = [
-        row.rsplit("|", 2)[1]
-        for row in verdict_table(judged(read_all(RESULTS), RESULTS)).splitlines()[2:]
-    ]
-    count = {
-        word: sum(word in verdict for verdict in verdicts) for word in ("holds", "fails", "open")
-    }
+    table = verdict_table(judged(read_all(RESULTS), RESULTS)).splitlines()[2:]
+    verdicts = {CLAIM.findall(row)[0]: row.rsplit("|", 2)[1].strip() for row in table}
+
+    def having(*begins: str) -> list[str]:
+        return [claim for claim, verdict in verdicts.items() if verdict.startswith(begins)]
+
+    fails = "; ".join(f'"{claim}"' for claim in having("fails"))
+    whole = len(having("holds here"))
+    partly, opened = len(having("holds in")), len(having("open"))
+    other = len(verdicts) - whole - partly - opened - len(having("fails"))
     rows = {
         (row["label"], row["config"]["model"], row["config"]["sparsity"]): row
         for row in record("table1")["rows"]
@@ -199,19 +233,18 @@ def paper() -> str:
         theirs = f" (the paper: {row['paper']}%)" if label == "SNIP" else ""
         return f"{row['selected']['mean']:.2f}%{theirs}"
 
-    other = len(verdicts) - sum(count.values())
     return (
-        f"Of the paper's {len(verdicts)} claims, {count['holds']} hold here, whole or in part, "
-        f"{count['fails']} fail, {count['open']} are open for want of runs and {other} cannot be "
-        "decided by what the paper measures. At 98%, "
+        f"Of the paper's {len(verdicts)} claims, {whole} hold here, {partly} hold in part or in a "
+        f"single seed, {opened} are open (too few runs, or undecided), {other} cannot be decided "
+        f"by such measurements, and {len(having('fails'))} fail: {fails}. At 98%, "
         f"LeNet-300-100 (266,610 parameters) has a test error of "
         f"{error('SNIP', 'lenet-300-100', 0.98)}, dense "
         f"{error('reference', 'lenet-300-100', 0)}; LeNet-5-Caffe (431,080) has "
         f"{error('SNIP', 'lenet-5-caffe', 0.98)}, dense {error('reference', 'lenet-5-caffe', 0)}. "
         "Methods that prune a trained network are more accurate at 98% and above, such as LC with "
         f"{error('LC', 'lenet-300-100', 0.99)} on LeNet-300-100 at 99%: pruning before training "
-        "saves time, not error. [What was reproduced](docs/reproduced.md) lists every table, "
-        "figure and verdict.\n"
+        "saves time per step; it does not lower the error. "
+        "[What was reproduced](docs/reproduced.md) lists every table, figure and verdict.\n"
         "<sub>`snip reproduce table1`, `python -m snip.experiments.gallery`</sub>"
     )
 
@@ -237,8 +270,11 @@ def filled(text: str, *, run: bool = True) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--measure", action="store_true", help="run the commands first")
+    parser = argparse.ArgumentParser(
+        description="Rewrite the marked blocks of README.md from results/; runs its code as well."
+    )
+    measuring = "run the commands first, which overwrites results/: half an hour, nothing else on"
+    parser.add_argument("--measure", action="store_true", help=measuring)
     options = parser.parse_args()
     for command in COMMANDS.values() if options.measure else ():
         print(command, flush=True)

@@ -11,6 +11,11 @@ def device_of(model: nn.Module) -> torch.device:
     return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
+def device_off_cpu(model: nn.Module) -> torch.device | None:
+    """First device of the model's parameters that is not the CPU; None if all are there."""
+    return next((p.device for p in model.parameters() if p.device.type != "cpu"), None)
+
+
 def drawing_devices(model: nn.Module) -> list[torch.device]:
     """The model's devices with random generators of their own, such as GPUs; not the CPU."""
     found = {parameter.device for parameter in model.parameters()}

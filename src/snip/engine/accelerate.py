@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from snip.anatomy.accelerated import Accelerated
-from snip.anatomy.calling import example
+from snip.anatomy.calling import example, mapped
 from snip.anatomy.copying import copy_of
-from snip.anatomy.device import device_of
+from snip.anatomy.device import device_off_cpu
 from snip.anatomy.parameters import prunable_parameters, refuse_torch_pruned, unwrap
 from snip.common.errors import InputError, KindError, listed, warn, warn_once
 from snip.common.timing import Work
@@ -36,6 +36,7 @@ from snip.masks import Masks, held_masks
 from snip.masks.guessing import PRUNED, all_zero, share_of_zeros
 from snip.masks.holding import leave
 
+LOWER = (torch.bfloat16, torch.float16)
 DOUBLE = 2  # channels last does not make a dense float32 network so many times as fast
 
 
@@ -131,7 +132,7 @@ def sparse_or_dense(
         raise KindError(f"ways is {ways!r}: give a way by layer, such as {{'conv1': 'dense'}}.")
     held = held_masks(model)
     found = _checked(model, held if masks is None else masks)
-    inputs = example(model, batch)
+    inputs = _in_float32(example(model, batch))
     timed_work = _as_called_here(work_of or step_of(inputs, training=model.training))
     # Copies are compared with the model, and layers timed, in the precision of sparse layers.
     with torch.autocast("cpu", enabled=False):
@@ -146,6 +147,13 @@ def sparse_or_dense(
     return replace(outcome, masks=found if outcome.network is model else None)
 
 
+def _in_float32(inputs: Any) -> Any:
+    """Inputs in the precision of the weights, where autocast would have cast them to another."""
+    if not torch.is_autocast_enabled("cpu"):
+        return inputs
+    return mapped(inputs, lambda x: x.float() if x.dtype in LOWER else x)
+
+
 def _as_called_here(work_of: WorkOf) -> WorkOf:
     """The same work under the autocast that is on here, wherever it is done."""
     if not torch.is_autocast_enabled("cpu"):
@@ -156,8 +164,13 @@ def _as_called_here(work_of: WorkOf) -> WorkOf:
         work = work_of(network)
 
         def run() -> object:
-            with torch.autocast("cpu", dtype):  # one for each step, as weights are cast anew
-                return work()
+            try:
+                with torch.autocast("cpu", dtype):
+                    return work()
+            finally:
+                # Cast weights are kept until the outermost block ends, which is the caller's; a
+                # training step casts weights of its own.
+                torch.clear_autocast_cache()
 
         return run
 
@@ -174,10 +187,15 @@ def _outcome(
     """The accelerated network, or why there is none; without `work_of` it is not timed."""
     if not available():
         return Outcome(model, model, why=f"running dense: {reason()}")
-    device = device_of(model)
-    if device.type != "cpu":
+    device = device_off_cpu(model)
+    if device is not None:
         kind = type(model).__name__
         why = f"{kind} runs dense: it is on {device}, and sparse layers compute on CPUs."
+        return Outcome(model, model, why=why)
+    lower = next((p.dtype for p in model.parameters() if p.dtype in LOWER), None)
+    if lower is not None:
+        kind, dtype = type(model).__name__, str(lower).removeprefix("torch.")
+        why = f"{kind} runs dense: it has {dtype} weights, and sparse layers compute in float32."
         return Outcome(model, model, why=why)
     try:
         copies = SparseCopies(model, masks, inputs)

@@ -41,7 +41,7 @@ def instruction_sets() -> dict[str, tuple[str, ...]]:
 
 def is_unwanted() -> bool:
     """True if the environment asks for no native code: none is built, and none is loaded."""
-    return bool(os.environ.get("SNIP_NO_KERNELS"))
+    return os.environ.get("SNIP_NO_KERNELS", "0") not in ("", "0")
 
 
 def find_compiler() -> str | None:
@@ -223,7 +223,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     try:
         # `pip install` has mostly just compiled it, which takes longer than all else here.
-        if not is_current(version=__version__):
+        if is_current(version=__version__):
+            LIBRARY.touch()  # for make, which goes by times
+        else:
             build_library(version=__version__)
     except OSError as error:
         sys.exit(
@@ -234,7 +236,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if only_kernels:
         return
     try:
-        if not is_node_current():
+        if is_node_current():
+            NODE_LIBRARY.touch()
+        else:
+            NODE_LIBRARY.unlink(missing_ok=True)  # of another torch: make is to try again
             build_node()
         sys.stdout.write(f"Built {NODE_LIBRARY}\n")
     except (ImportError, OSError) as error:

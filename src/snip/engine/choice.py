@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.device import device_of
+from snip.anatomy.device import device_off_cpu
 from snip.anatomy.undisturbed import restored_modes
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError, nearest, warn
@@ -53,7 +53,7 @@ def choose(model: nn.Module, batch: Batch, engine: str) -> tuple[nn.Module, Choi
         raise nearest("engine", engine, ENGINES)
     auto = engine == "auto"
     # On a GPU, dense is what "auto" is expected to choose, and needs no warning.
-    dense = engine == DENSE or (auto and device_of(model).type != "cpu")
+    dense = engine == DENSE or (auto and device_off_cpu(model) is not None)
     if dense or held_masks(model) is None:
         return model, Choice(DENSE)
     with restored_modes(model):

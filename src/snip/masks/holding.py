@@ -273,9 +273,9 @@ class _Held:
 
 
 _holders: weakref.WeakSet[_Held] = weakref.WeakSet()
-# Optimisers that made a step since the last mask was put on a parameter. A parameter that is
-# replaced later needs another optimiser, so these need no second check.
-_checked: weakref.WeakSet[optim.Optimizer] = weakref.WeakSet()
+# How many held parameters an optimiser had when its modules were last compared with what they held.
+# Replaced parameters need another optimiser, and swapped ones lose their mask: either shows here.
+_checked: weakref.WeakKeyDictionary[optim.Optimizer, int] = weakref.WeakKeyDictionary()
 _our_hooks: set[StepHook] = set()
 
 
@@ -324,7 +324,7 @@ def after_step(optimizer: optim.Optimizer, _args: Any, _kwargs: Any) -> None:
 
 def _before_step(optimizer: optim.Optimizer, _args: Any, _kwargs: Any) -> None:
     """Move masks to DTensors in time; warn of other new parameters that the optimiser moves."""
-    if torch.compiler.is_compiling() or optimizer in _checked:
+    if torch.compiler.is_compiling() or _checked.get(optimizer) == _count_held(optimizer):
         return
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     replaced = []
@@ -339,7 +339,7 @@ def _before_step(optimizer: optim.Optimizer, _args: Any, _kwargs: Any) -> None:
                 if id(module._parameters[key]) in trained
             ]
     _warn_of_replaced(replaced)
-    _checked.add(optimizer)
+    _checked[optimizer] = _count_held(optimizer)
 
 
 def follow(model: nn.Module) -> list[str]:
@@ -381,6 +381,10 @@ def _lift_squares(optimizer: optim.Optimizer, parameter: torch.Tensor, mask: tor
         if fits and squares.device.type == "cpu" and squares.is_floating_point():
             least = (mask == 0).to(squares.dtype).mul_(TINY_SQUARE)
             torch.maximum(squares, least, out=squares)
+
+
+def _count_held(optimizer: optim.Optimizer) -> int:
+    return sum(RIDER in p.__dict__ for group in optimizer.param_groups for p in group["params"])
 
 
 def _has_gradients(optimizer: optim.Optimizer) -> bool:

@@ -30,7 +30,7 @@ def cross_entropy(model: nn.Module, batch: Batch, temperature: float = 1.0) -> t
         outputs = model(inputs)
     except RuntimeError as error:
         there = device_of(model)
-        if inputs.device == there:
+        if {there} != {p.device for p in model.parameters()} or inputs.device == there:
             raise
         raise InputError(
             f"the batch is on {inputs.device} and the model on {there}: give batches that are "
