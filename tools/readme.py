@@ -138,9 +138,10 @@ def table() -> str:
         f"{text}\n\nA cell is the rival's time over ours, of one run: above 1x Snip is faster. "
         "Dense PyTorch is the faster of contiguous and channels last, in bfloat16 under autocast "
         "or, for inference, with bfloat16 weights; training is an ordinary loop with SGD. Set "
-        "`SNIP_DATA` to the folder of CIFAR-10: masks are scored on it. Errors (`snip reproduce table1`, "
-        "`table2`) are of the checkpoint with the best validation error on the full schedule, "
-        "those of the figure of the last step of a short one.\n"
+        "`SNIP_DATA` to the folder of CIFAR-10: masks are scored on it. Errors "
+        "(`snip reproduce table1`, `table2`) are of the checkpoint with the "
+        "best validation error on the full schedule, those of the figure of the last step of a "
+        "short one.\n"
         f"{measured('readme-loop', 'readme-inference')}"
     )
 
@@ -181,8 +182,8 @@ def limits() -> str:
             "- **On CPUs with bfloat16 units**, dense PyTorch in bfloat16 can be faster: "
             f"{faster([*training, *inference], BFLOAT16)}. Call `accelerate` inside autocast: it "
             "gives your model back where that is faster, and says so if channels last would be.",
-            f"- **Some networks gain little**: of {len(zoo)} of timm, torchvision and transformers "
-            "and by hand, pruned to 98%, the training step is at the median "
+            f"- **Some networks gain little**: of {len(zoo)} networks of the zoo, pruned to 98%, "
+            "a training step with AdamW is at the median "
             f"{statistics.median(zoo.values()):.1f} times as fast as dense float32, and "
             + ", ".join(f"{name} {zoo[name]:.2f}x" for name in least)
             + " gain least.",
