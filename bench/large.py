@@ -21,6 +21,7 @@ import torch.distributed as dist
 from distributed import peak
 from libraries import transformers
 from torch import nn
+from torch.multiprocessing import start_processes
 
 import snip
 from snip.common.timing import timed
@@ -90,7 +91,8 @@ def main() -> None:
     if way == "sharded":
         with tempfile.TemporaryDirectory() as folder:
             given = (f"file://{folder}/meeting", asked.layers)
-            torch.multiprocessing.spawn(in_a_process, given, nprocs=PROCESSES)
+            # Unlike spawned processes, these skip Python's shutdown, which a gloo thread can abort.
+            start_processes(in_a_process, given, nprocs=PROCESSES, start_method="forkserver")
         return
     model = network(asked.layers, checkpointed=way == "checkpointed")
     measured(way, model, 0, sum(p.numel() for p in model.parameters()))

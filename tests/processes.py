@@ -32,7 +32,8 @@ LONG = ["--model", "lenet-300-100", "--sparsity", "0.9", "--eval-every", "20", "
 def run_in_processes(work: Callable[[int, int, str], None], folder: Path, count: int = 2) -> None:
     """work(rank, count, folder) in each of some new processes, which have met each other.
 
-    They are forked from one clean process that has imported torch, which is the slow part.
+    They are forked from one clean process that has imported torch, which is the slow part. Such
+    processes also skip Python's shutdown, which a gloo thread can abort (see test_torchrun.py).
     """
     multiprocessing.set_forkserver_preload(PRELOADED)
     # They meet by a file: between the search for a free port and its use, another process may

@@ -42,6 +42,12 @@ for how in ("ddp", "fsdp"):
     masks.check(model)
     found[how] = dict(masks.items())
 torch.save(found, f"{sys.argv[1]}/{rank}.pt")
+# A collective launched by backward() holds a Python object. If a gloo thread frees it while Python
+# shuts down, the process aborts (pytorch/pytorch#179291). The handle of a later barrier keeps alive
+# what gloo's threads have not freed yet, but only as long as it lives itself: a plain
+# dist.barrier() or a local variable would not help.
+last = dist.barrier(async_op=True)
+last.wait()
 dist.destroy_process_group()
 """
 
