@@ -9,7 +9,7 @@ from expected_warnings import expects
 from granularity_parts import BATCH, own_scores, parameters, some_left
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import Mlp
+from networks import Mlp, make
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -121,6 +121,17 @@ def test_parts_of_a_packed_weight_have_floors_in_whole_blocks():
     # Blocks of three rows would lie in two parts: the weight has one floor.
     masks = snip.select(scores, sparsity=0.5, floor=10, granularity="3x4", packed=packed)
     assert set(masks["weight"].view(4, 3, 2, 4).sum((1, 3)).flatten().tolist()) == {0, 12}
+
+
+@expects("losses")
+def test_blocks_keep_floors_where_gates_of_biases_are_not_pruned():
+    model, batch = make("lstm")
+    masks = snip.prune(
+        model, batch, sparsity=0.5, floor=3, granularity="5x2", biases="keep", method="magnitude"
+    )
+    assert not any("bias" in name for name in masks)
+    for weight in (masks["rnn.weight_ih_l0"], masks["rnn.weight_hh_l0"]):
+        assert all(int(gate.sum()) >= 3 for gate in weight.chunk(4))
 
 
 @expects("losses")

@@ -141,8 +141,11 @@ def _cut_between_blocks(granularity: Granularity, scores: Tensors, packed: Packe
     """The packed parameters without those in which a block would lie in two parts."""
     if not isinstance(granularity, Block):
         return packed
-    rows = {name: len(scores[name]) // len(parts) for name, parts in packed.items()}
-    return {name: packed[name] for name in packed if not rows[name] % granularity.rows}
+    return {
+        name: parts
+        for name, parts in packed.items()
+        if name in scores and not len(scores[name]) // len(parts) % granularity.rows
+    }
 
 
 def _with_floor(
