@@ -15,7 +15,6 @@ from snip.methods.controls import CONTROLS, inverted, randomized, shuffled
 from snip.models import build
 from snip.runs import RunConfig, prepare
 from snip.selection.granularity import checked_granularity
-from snip.selection.select import best
 from snip.training import TrainConfig
 
 CONFIG = RunConfig("lenet-300-100", 0.95, train=TrainConfig(iterations=100, lr_drops=()))
@@ -135,7 +134,7 @@ def test_a_run_shuffles_what_its_method_keeps_whole(mnist, control, granularity,
     assert plain.kept - 100 <= masks.kept <= plain.kept
     whole = checked_granularity(granularity).on(model, torch.zeros(1, 1, 28, 28))
     scores = {name: mask.float() for name, mask in masks.items()}
-    again = best(whole, scores, masks.kept, None)  # which selects whole blocks, n of m, or units
+    again = whole.keep(scores, masks.kept)  # which selects whole blocks, n of m, or units
     assert all(torch.equal(again[name], mask) for name, mask in masks.items())
 
 

@@ -10,7 +10,6 @@ import snip
 from snip.methods import METHODS, AtInitialisation
 from snip.methods.controls import randomized, shuffled
 from snip.selection.granularity import checked_granularity
-from snip.selection.select import best
 
 # Those that rank connections; "erk" gives shares, which only blocks take.
 SCORING = [n for n, m in METHODS.items() if isinstance(m, AtInitialisation) and m.scope is None]
@@ -31,7 +30,7 @@ def test_every_method_selects_in_every_granularity(method, granularity):
     # Selected from these masks themselves, whole groups are found again.
     whole = checked_granularity(granularity).on(model, BATCH[0])
     scores = {name: mask.float() for name, mask in masks.items()}
-    again = best(whole, scores, masks.kept, None)
+    again = whole.keep(scores, masks.kept)
     assert all(torch.equal(again[name], mask) for name, mask in masks.items())
     copy = snip.accelerate(model, BATCH[0], ways={})
     torch.testing.assert_close(copy(BATCH[0]), model(BATCH[0]))

@@ -43,14 +43,13 @@ from snip.scoring.checks import (
 )
 from snip.scoring.settings import Scoring, checked_scoring
 from snip.selection.budgets import Scope, check_scope_names
-from snip.selection.checks import check_request, require_some_kept
-from snip.selection.granularity import (
-    Channel,
-    Granularity,
+from snip.selection.checks import (
     asked_sparsity,
     check_granularity,
-    checked_granularity,
+    check_request,
+    require_some_kept,
 )
+from snip.selection.granularity import Granularity, checked_granularity
 from snip.training.config import TrainConfig
 
 BUDGETS = ("connections", "flops")
@@ -151,7 +150,7 @@ def _batches(given: Any, name: str, method: AtInitialisation, asked: dict[str, A
     depends = {
         f"method {name!r}": method.reads == DATA or method.called,
         "budget 'flops'": asked["budget"] == "flops",
-        "granularity 'channel'": isinstance(asked["granularity"], Channel),
+        f"granularity '{asked['granularity']}'": asked["granularity"].needs_inputs,
     }
     for what, called in depends.items():
         if called:

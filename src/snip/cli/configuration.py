@@ -13,7 +13,7 @@ from snip.cli.options import PAPER, SHORT
 from snip.common.checks import checked_whole
 from snip.common.errors import InputError, nearest
 from snip.runs import RunConfig
-from snip.selection.granularity import NofM, checked_granularity
+from snip.selection.granularity import checked_granularity
 from snip.training import TrainConfig, epoch_iterations, shortened
 
 TENTH = 10  # the short schedule is this much shorter than the paper's
@@ -50,14 +50,14 @@ def run_config(
 
 
 def _own_sparsity(name: str) -> float:
-    """The sparsity that a granularity such as 2:4 has by itself; others must be given one."""
-    granularity = checked_granularity(name)
-    if not isinstance(granularity, NofM):
+    """Return the sparsity that a granularity such as 2:4 fixes; raise for the others."""
+    sparsity = checked_granularity(name).sparsity
+    if sparsity is None:
         raise InputError(
             "--sparsity is missing: give the fraction of the connections to remove, such as 0.95, "
             "or 0 for the dense network."
         )
-    return granularity.sparsity
+    return sparsity
 
 
 def _iterations(epochs: int, dataset: str, train: TrainConfig, changes: dict[str, Any]) -> int:

@@ -27,7 +27,6 @@ from snip.methods.random import fresh_generator
 from snip.scoring.gradients import Scores
 from snip.selection.budgets import layers
 from snip.selection.granularity import Element, Granularity
-from snip.selection.select import best
 from snip.selection.survivors import with_survivors
 
 SHUFFLE, RANDOM, REDRAW, INVERT = "shuffle", "random", "redraw", "invert"
@@ -86,15 +85,15 @@ def _drawn(
             f"these masks keep or remove '{whole}' whole, and single connections are drawn: give "
             "granularity=, such as snip.Block(4, 4).on(model, batch), to draw whole ones."
         )
-    if not granularity.takes_shares:  # it decides itself what each layer keeps, as it did before
+    if not granularity.accepts_scope:  # it decides itself what each layer keeps, as it did before
         groups = [list(masks)]
     generator = fresh_generator()
     kept: dict[str, torch.Tensor] = {}
     for names in groups:
         scores = {name: torch.rand(masks[name].shape, generator=generator) for name in names}
         if model is not None:
-            scores = with_survivors(model, scores, together=granularity.together)
+            scores = with_survivors(model, scores, group_size=granularity.group_size)
         count = sum(int(masks[name].count_nonzero()) for name in names)
-        kept |= best(granularity, scores, count, None)
+        kept |= granularity.keep(scores, count)
     drawn = Masks({name: kept[name] for name in masks}, masks.provenance)
     return drawn.with_provenance(granularity=str(granularity))

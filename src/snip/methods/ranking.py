@@ -22,7 +22,7 @@ from snip.scoring.checks import check_signal, zero_biases
 from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring
 from snip.selection.costs import element_flops
-from snip.selection.granularity import Channel, Granularity
+from snip.selection.granularity import Granularity
 from snip.selection.repair import with_a_path
 from snip.selection.select import select
 from snip.selection.survivors import with_survivors
@@ -88,7 +88,7 @@ def _ranked(scorer: Scorer, asked: Mapping[str, Any]) -> _Ranking:
         costs = element_flops(scores, scorer.uses) if asked["budget"] == "flops" else None
         granularity = _on_model(granularity, scorer)
         selecting = partial(_selected, model, before, costs)
-        a_round = partial(selecting, granularity=granularity.on_the_way, floor=least)
+        a_round = partial(selecting, granularity=granularity.for_early_rounds, floor=least)
         scores = in_rounds(scorer, scores, a_round, sparsity, scope)
     about = {**scorer.provenance(), "zero_biases": zero_biases(model, scores)}
     settings = {"sparsity": sparsity, "granularity": granularity, "scope": scope, "floor": least}
@@ -96,7 +96,7 @@ def _ranked(scorer: Scorer, asked: Mapping[str, Any]) -> _Ranking:
     def selected(**cure: Any) -> Masks:
         return selecting(scores, **settings | cure).with_provenance(**about)
 
-    repair = floor == AUTO and scope == "global" and costs is None and granularity.takes_shares
+    repair = floor == AUTO and scope == "global" and costs is None and granularity.accepts_scope
     return _Ranking(selected, silent, repair)
 
 
@@ -111,18 +111,17 @@ def _selected(
 ) -> Masks:
     """What `select` keeps of this model: inside what it has left, and with what its norms need."""
     scores = with_survivors(
-        model, scores, within=within, costs=costs, together=granularity.together
+        model, scores, within=within, costs=costs, group_size=granularity.group_size
     )
     settings |= {"granularity": granularity, "packed": packed_parts(model)}
     return select(scores, within=within, costs=costs, **settings)
 
 
 def _on_model(granularity: Granularity, scorer: Scorer) -> Granularity:
-    """The granularity with what it must know of the model that is scored."""
-    # Only units must be followed through a call; a loss may call the model's parts alone.
-    called = None
-    if isinstance(granularity, Channel):
-        called = inputs_of(scorer.model, scorer.call)
-        if called is None:
-            called = next((example(scorer.model, batch) for batch in scorer.seen.batches), None)
-    return granularity.on(scorer.model, called)
+    """Return the granularity bound to the model that is scored."""
+    inputs = None
+    if granularity.needs_inputs:
+        inputs = inputs_of(scorer.model, scorer.call)
+        if inputs is None:  # a loss may call parts of the model and never the whole
+            inputs = next((example(scorer.model, batch) for batch in scorer.seen.batches), None)
+    return granularity.on(scorer.model, inputs)

@@ -1,4 +1,4 @@
-"""What the granularity of masks gives, in a sentence."""
+"""One sentence of a report about the granularity of its masks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from snip.anatomy.parameters import is_weight
 from snip.anatomy.units import live_units
 from snip.common.errors import InputError, listed
 from snip.masks import Masks
-from snip.selection.blocks import block_sums
 from snip.selection.granularity import Block, Channel, NofM, checked_granularity
-from snip.selection.n_of_m import follows
 
 SEMI_STRUCTURED = "2:4"  # the one that torch.sparse.to_sparse_semi_structured takes
 
 
 def granularity_note(model: nn.Module, masks: Masks) -> str:
-    """How many groups are kept, and what they are good for; empty for single connections."""
+    """Count the groups kept and say what uses them; empty for single connections."""
     try:
         granularity = checked_granularity(masks.provenance.granularity or "element")
     except InputError:  # a file of another version may name one that this version does not know
@@ -42,7 +40,7 @@ def _of_channels(model: nn.Module, masks: Masks) -> str:
 
 def _of_inputs(pattern: NofM, masks: Masks) -> str:
     weights = [name for name, mask in masks.items() if is_weight(mask.shape)]
-    whole = [name for name in weights if not follows(pattern, name, masks[name])]
+    whole = [name for name in weights if not pattern.applies_to(name, masks[name])]
     note = f"Granularity {pattern}: {len(weights) - len(whole)} of {len(weights)} weights follow it"
     note += f", {listed(whole)} cannot" if whole else ""
     if str(pattern) == SEMI_STRUCTURED:
@@ -51,6 +49,6 @@ def _of_inputs(pattern: NofM, masks: Masks) -> str:
 
 
 def _of_blocks(block: Block, masks: Masks) -> str:
-    counts = [block_sums(block, name, mask) for name, mask in masks.items()]
+    counts = [block.sums(name, mask) for name, mask in masks.items()]
     kept = sum(int(count.count_nonzero()) for count in counts)
     return f"Granularity {block}: {kept:,} of {sum(c.numel() for c in counts):,} blocks kept."

@@ -20,8 +20,8 @@ from snip.models.resolve import OWN
 from snip.runs import naming
 from snip.scoring.settings import REDUCTIONS, Scoring
 from snip.selection.budgets import SCOPES, Scope, checked_sparsity
-from snip.selection.checks import check_request
-from snip.selection.granularity import asked_sparsity, check_granularity, checked_granularity
+from snip.selection.checks import asked_sparsity, check_granularity, check_request
+from snip.selection.granularity import checked_granularity
 from snip.training.config import TrainConfig
 from snip.training.schedule import first_training, paper_schedule
 

@@ -14,7 +14,7 @@ from snip.common.errors import InputError, KindError, listed, warn
 from snip.distributed.shards import local, ranks_of_tensors
 from snip.masks import Masks
 from snip.selection.budgets import Scope, check_scope, checked_sparsity, kept_count, left_in
-from snip.selection.granularity import Block, Granularity
+from snip.selection.granularity import Granularity
 
 
 def check_request(sparsity: float, scope: Scope, floor: float | str, *, by_cost: bool) -> None:
@@ -32,6 +32,37 @@ def check_request(sparsity: float, scope: Scope, floor: float | str, *, by_cost:
         raise InputError("a cost budget ranks all connections together: no scope, no floor.")
     if floor and scope != "global":
         raise InputError(f"floor goes with scope='global', not {scope!r}: the others give shares.")
+
+
+def asked_sparsity(granularity: Granularity, sparsity: float | None) -> float:
+    """Return the sparsity to prune to, which may be left out if the granularity fixes it."""
+    own = granularity.sparsity
+    if sparsity is None:
+        if own is None:
+            raise KindError("sparsity is missing: give a number such as 0.95.")
+        return own
+    sparsity = checked_sparsity(sparsity)
+    if own is not None and abs(sparsity - own) > 1e-6:
+        raise InputError(
+            f"granularity '{granularity}' removes {own:g} of a weight, and sparsity is "
+            f"{sparsity:g}: leave it out or write {own:g}."
+        )
+    return sparsity
+
+
+def check_granularity(
+    granularity: Granularity, scope: Scope, floor: float, *, by_cost: bool
+) -> None:
+    """Raise if a granularity cannot be combined with the scope, the floor or a cost budget."""
+    if not granularity.accepts_scope and (scope != "global" or floor):
+        raise InputError(
+            f"granularity '{granularity}' decides itself what each layer keeps: no scope, no "
+            "floor and no method with shares of its own such as 'erk'."
+        )
+    if granularity.sparsity is not None and by_cost:
+        raise InputError(
+            f"granularity '{granularity}' keeps the same of every weight: no cost budget."
+        )
 
 
 def require_some_kept(total: int, sparsity: float) -> None:
@@ -54,15 +85,6 @@ def require_left(
             f"{count:,} connections are to stay but only {left:,} of {total:,} are left in "
             f"{listed(list(tensors))}: the model is pruned already; ask for a sparsity of at "
             f"least {1 - left / total!r} there."
-        )
-
-
-def require_a_group(masks: Masks, granularity: Granularity, sparsity: float) -> None:
-    """Refuse masks that keep nothing because one block is more than may be kept."""
-    if isinstance(granularity, Block) and not masks.kept:
-        raise InputError(
-            f"sparsity {sparsity:g} keeps less than the best block of {granularity} connections: "
-            "ask for a lower sparsity or smaller blocks."
         )
 
 

@@ -11,30 +11,17 @@ import torch
 from snip.anatomy.packed import Packed, part_names, split
 from snip.common.errors import InputError
 from snip.masks import Masks, Provenance
-from snip.selection.blocks import keep_blocks
 from snip.selection.budgets import Scope, kept_count, layers, left_in, shares
 from snip.selection.checks import (
+    asked_sparsity,
+    check_granularity,
     check_request,
     check_scores,
     check_within,
-    require_a_group,
     require_left,
     warn_of_unused_sparsity,
 )
-from snip.selection.digits import Cost
-from snip.selection.granularity import (
-    Block,
-    Channel,
-    Granularity,
-    NofM,
-    asked_sparsity,
-    check_granularity,
-    checked_granularity,
-)
-from snip.selection.groups import per_cost
-from snip.selection.n_of_m import keep_n_of_m
-from snip.selection.topk import keep_top
-from snip.selection.units import keep_units
+from snip.selection.granularity import Granularity, checked_granularity
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -71,8 +58,8 @@ def select(
     check_granularity(granularity, scope, floor, by_cost=costs is not None)
     check_scores(scores)
     check_within(scores, within or {})
-    if isinstance(granularity, NofM):
-        kept = best(granularity, scores, 0, within)
+    if granularity.sparsity is not None:  # the pattern decides, not a budget
+        kept = granularity.keep(scores, 0, within)
     elif costs is not None:
         kept = _by_cost(granularity, scores, sparsity, within, costs)
     elif floor:
@@ -86,33 +73,9 @@ def select(
         sparsity_asked=sparsity, scope=plain, floor=float(floor), granularity=str(granularity)
     )
     masks = Masks({name: kept[name] for name in scores}, asked)
-    require_a_group(masks, granularity, sparsity)
+    granularity.check_kept(masks.kept, sparsity)
     warn_of_unused_sparsity(masks, sparsity, scope)
     return masks
-
-
-def best(
-    granularity: Granularity,
-    scores: Tensors,
-    budget: Cost,
-    within: Tensors | None,
-    costs: Mapping[str, Cost] | None = None,
-    *,
-    reach: bool = False,
-) -> dict[str, torch.Tensor]:
-    """The best connections, or groups of them, that the budget pays for; of n:m the pattern.
-
-    With `reach`, groups that do not fit it exactly go beyond it, and do not stay below.
-    """
-    if isinstance(granularity, NofM):
-        return keep_n_of_m(granularity, scores, within)
-    if isinstance(granularity, Block):
-        return keep_blocks(granularity, scores, budget, within, costs, reach=reach)
-    if isinstance(granularity, Channel):
-        return keep_units(granularity, scores, budget, within, costs)
-    if costs is not None:
-        scores = {name: per_cost(score, costs[name]) for name, score in scores.items()}
-    return keep_top(scores, budget, within, costs)
 
 
 def _keep(
@@ -121,11 +84,11 @@ def _keep(
     count: int,
     within: Tensors | None,
     *,
-    reach: bool = False,
+    round_up: bool = False,
 ) -> dict[str, torch.Tensor]:
-    """The `count` highest scores, or an error if fewer connections than that are left."""
+    """Keep the `count` highest scores; raise if fewer connections than that are left."""
     require_left(count, scores, within)
-    return best(granularity, scores, count, within, reach=reach)
+    return granularity.keep(scores, count, within, round_up=round_up)
 
 
 def _floor_groups(scores: Tensors, packed: Packed) -> dict[str, list[str]]:
@@ -137,17 +100,6 @@ def _floor_groups(scores: Tensors, packed: Packed) -> dict[str, list[str]]:
     return groups
 
 
-def _cut_between_blocks(granularity: Granularity, scores: Tensors, packed: Packed) -> Packed:
-    """The packed parameters without those in which a block would lie in two parts."""
-    if not isinstance(granularity, Block):
-        return packed
-    return {
-        name: parts
-        for name, parts in packed.items()
-        if name in scores and not len(scores[name]) // len(parts) % granularity.rows
-    }
-
-
 def _with_floor(
     granularity: Granularity,
     whole: Tensors,
@@ -157,7 +109,11 @@ def _with_floor(
     packed: Packed,
 ) -> dict[str, torch.Tensor]:
     """One ranking in which every layer keeps at least its floor; the total stays exact."""
-    packed = _cut_between_blocks(granularity, whole, packed)
+    packed = {  # the others have one floor, because a block would lie in two parts
+        name: parts
+        for name, parts in packed.items()
+        if name in whole and granularity.fits_rows(len(whole[name]) // len(parts))
+    }
     free = _floor_groups(whole, packed)
     scores, within = split(whole, packed), split(within, packed)
     floors = {layer: _floor_of(names, scores, floor, within) for layer, names in free.items()}
@@ -184,7 +140,7 @@ def _with_floor(
         for layer in short:
             names = free.pop(layer)
             own = {name: scores[name] for name in names}
-            fixed |= _keep(granularity, own, floors[layer], within, reach=True)
+            fixed |= _keep(granularity, own, floors[layer], within, round_up=True)
             left -= _count(fixed, names)
 
 
@@ -210,7 +166,7 @@ def _by_cost(
             f"the model is pruned already, to {float(1 - left / total):.4%} of its cost saved: ask "
             f"for a higher sparsity than {sparsity:g}."
         )
-    return best(granularity, scores, affordable, within, exact)
+    return granularity.keep(scores, affordable, within, exact)
 
 
 def _floor_of(

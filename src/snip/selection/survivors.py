@@ -27,12 +27,12 @@ def with_survivors(
     *,
     within: Mapping[str, torch.Tensor] | None = None,
     costs: Mapping[str, float] | None = None,
-    together: int = 1,
+    group_size: int = 1,
 ) -> dict[str, torch.Tensor]:
     """The scores, with the best of each part that a norm divides raised above all others.
 
     `within` and `costs` are those of `select`, so that what is raised can win and does, even where
-    so many connections win `together` by their mean.
+    groups of `group_size` connections are ranked by their mean.
     """
     normed = {n: weight for n, weight in normed_weights(unwrap(model)).items() if n in scores}
     raised = dict(scores)
@@ -41,7 +41,7 @@ def with_survivors(
     prices = list((costs or {"each": 1.0}).values())
     # Scores may have a sign, and a price multiplies a score below zero.
     largest = max(float(score.abs().max()) for score in scores.values() if score.numel())
-    top = 2 * largest * together * max(prices) / min(prices)
+    top = 2 * largest * group_size * max(prices) / min(prices)
     for name, weight in normed.items():
         score = scores[name].clone()
         inside = (within or {}).get(name)
