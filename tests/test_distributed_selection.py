@@ -1,5 +1,7 @@
 """The one top-k over processes: scores stay where they are, and the masks are those of one."""
 
+from unittest import mock
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,8 +11,7 @@ from hypothesis import strategies as st
 from processes import found_in_processes
 
 from snip.common.errors import InputError
-from snip.distributed.ranks import Ranks
-from snip.selection.competition import Competition
+from snip.selection import topk
 from snip.selection.select import select
 from snip.selection.topk import keep_top
 
@@ -85,17 +86,20 @@ def disagreements(rank):
     """What every process is told where one of them selects by something else."""
     torch.manual_seed(0)
     scores = {"w": split(torch.rand(8, 4)), "b": split(torch.rand(9))}
-    own = {name: score.to_local() for name, score in scores.items()}
     flags = {"w": torch.ones(8, 4, dtype=torch.bool)}
     flags["w"][0, 0] = rank != 1
-    ranks = Ranks(dist.group.WORLD)
-    competition = Competition(own, {}, {"w": 1, "b": 1}, torch.float32, ranks)
+
+    def with_a_threshold_of_its_own():
+        found = 0.5 + 0.1 * (rank == 1), 1
+        with mock.patch.object(topk, "count_digits", return_value=found):
+            keep_top(scores, 20)
+
     ways = {
         "kept": lambda: keep_top(scores, 20 + (rank == 1)),
         "all kept": lambda: keep_top(scores, 41 if rank == 1 else 20),
         "within": lambda: keep_top(scores, 20, flags),
         "costs": lambda: keep_top(scores, 20, costs={"w": 1 + (rank == 1), "b": 1}),
-        "threshold": lambda: competition.above(torch.tensor(0.5 + 0.1 * (rank == 1)), 20),
+        "threshold": with_a_threshold_of_its_own,
     }
     found = {}
     for name, way in ways.items():

@@ -46,7 +46,7 @@ def test_the_top_k_is_exact_with_the_first_position_winning_ties(scores, data):
 
 
 def test_ties_across_parameters_and_chunks(monkeypatch):
-    monkeypatch.setattr("snip.selection.digits.CHUNK", 3)
+    monkeypatch.setattr("snip.selection.topk.PIECE_ELEMENTS", 3)
     scores = {"a": torch.tensor([[1.0, 2.0], [1.0, 1.0]]), "b": torch.ones(5)}
     masks = keep_top(scores, 5)
     assert masks["a"].tolist() == [[True, True], [True, True]]

@@ -1,15 +1,23 @@
 """The one top-k: by a sample and by counting, against a plain stable sort."""
 
+from unittest import mock
+
 import pytest
 import torch
 from distributed import peak
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snip.selection import competition, digits, topk
+from snip.selection import topk
 from snip.selection.topk import keep_top
 
-TINY = {"PIECE": 7, "WAVE": 2, "STRIDE": 3, "FEW": 0, "MANY": 1, "MOST": 2, "WIDE": 1.0}
+TINY = {
+    "PIECE_ELEMENTS": 7,
+    "MAX_COPIED_ELEMENTS": 0,
+    "MAX_COPIED_SHARE": 0.5,
+    "SAMPLE_STRIDE": 3,
+    "SAMPLE_DEVIATIONS": 1.0,
+}
 # Few different values, so that ties are common; denormals and both zeros among them.
 VALUES = [0.0, -0.0, 1e-45, 1e-40, 0.5, 0.75, 1.0, 1e30, -1.0, -1e-45]
 
@@ -17,9 +25,14 @@ VALUES = [0.0, -0.0, 1e-45, 1e-40, 0.5, 0.75, 1.0, 1e30, -1.0, -1e-45]
 @pytest.fixture
 def _tiny(monkeypatch):
     """Samples, chunks and refusals in tensors of a few elements."""
-    monkeypatch.setattr(digits, "CHUNK", 7)
     for name, value in TINY.items():
         monkeypatch.setattr(topk, name, value)
+
+
+def by_counting(scores, kept, within=None):
+    """What is kept if the digits of all scores are counted."""
+    with mock.patch.object(topk, "kth_largest", topk.count_digits):
+        return keep_top(scores, kept, within)
 
 
 def sorted_masks(scores, kept, within):
@@ -57,10 +70,11 @@ def races(draw):
 def test_the_sample_decides_and_is_refused_in_these_tests():
     """So that the property below tries both roads."""
     torch.manual_seed(0)
-    race = topk._Race({"w": torch.rand(300)}, {}, {"w": 1}, torch.float32)
-    assert race.by_sample(60) is not None
-    equal = topk._Race({"w": torch.ones(300)}, {}, {"w": 1}, torch.float32)
-    assert equal.by_sample(60) is None
+    with mock.patch.object(topk, "count_digits", wraps=topk.count_digits) as counted:
+        keep_top({"w": torch.rand(300)}, 60)
+        assert not counted.called
+        keep_top({"w": torch.ones(300)}, 60)
+        assert counted.called
 
 
 @pytest.mark.parametrize("few", [False, True])
@@ -69,8 +83,7 @@ def test_any_race_ends_as_a_stable_sort(few, race):
     scores, kept, within = race
     expected = sorted_masks(scores, kept, within)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(digits, "CHUNK", 7)
-        patch.setattr(competition, "PIECE", 7)
+        patch.setattr(topk, "PIECE_ELEMENTS", 7)
         for name, value in () if few else TINY.items():
             patch.setattr(topk, name, value)
         found = keep_top(scores, kept, within)
@@ -80,9 +93,9 @@ def test_any_race_ends_as_a_stable_sort(few, race):
 
 @pytest.mark.parametrize("kept", [1, 1000, 300_000, 1_400_000])
 @pytest.mark.parametrize("kind", ["spread", "rounded", "constant", "mostly zero"])
-@pytest.mark.parametrize("few", [0, topk.FEW])
+@pytest.mark.parametrize("few", [0, topk.MAX_COPIED_ELEMENTS])
 def test_a_large_race_ends_as_by_counting(kept, kind, few, monkeypatch):
-    monkeypatch.setattr(topk, "FEW", few)
+    monkeypatch.setattr(topk, "MAX_COPIED_ELEMENTS", few)
     torch.manual_seed(0)
     scores = {"a": torch.rand(1_000_000), "b": torch.rand(500_000).mul_(3), "c": torch.rand(3)}
     for score in scores.values():
@@ -93,9 +106,8 @@ def test_a_large_race_ends_as_by_counting(kept, kind, few, monkeypatch):
         elif kind == "mostly zero":
             score.mul_(score > 0.9)
     found = keep_top(scores, kept)
-    race = topk._Race(scores, {}, dict.fromkeys(scores, 1), torch.float32)
     assert sum(int(mask.sum()) for mask in found.values()) == kept
-    for name, mask in race.above(race.by_counting(kept), kept).items():
+    for name, mask in by_counting(scores, kept).items():
         assert torch.equal(found[name], mask)
 
 
@@ -110,7 +122,7 @@ def test_scores_may_belong_to_a_graph(recording):
 
 @pytest.mark.parametrize("within", [False, True])
 def test_the_number_of_threads_changes_nothing(within, monkeypatch):
-    monkeypatch.setattr(topk, "FEW", 0)
+    monkeypatch.setattr(topk, "MAX_COPIED_ELEMENTS", 0)
     torch.manual_seed(0)
     scores = {"a": torch.rand(1500, 1000).t(), "b": torch.rand(700_001).mul_(40).round_()}
     allowed = {"a": torch.rand(1000, 1500) < 0.3} if within else None
@@ -122,16 +134,15 @@ def test_the_number_of_threads_changes_nothing(within, monkeypatch):
             found.append(keep_top(scores, 90_000, allowed))
     finally:
         torch.set_num_threads(threads)
-    race = topk._Race(scores, allowed or {}, dict.fromkeys(scores, 1), torch.float32)
-    for name, mask in race.above(race.by_counting(90_000), 90_000).items():
+    for name, mask in by_counting(scores, 90_000, allowed).items():
         assert torch.equal(found[0][name], mask)
         assert torch.equal(found[1][name], mask)
 
 
 def test_a_sample_that_meets_only_what_is_pruned_does_not_decide():
     torch.manual_seed(0)
-    scores = {"w": torch.rand(17_000, topk.STRIDE)}
-    within = {"w": torch.ones(17_000, topk.STRIDE, dtype=torch.bool)}
+    scores = {"w": torch.rand(17_000, topk.SAMPLE_STRIDE)}
+    within = {"w": torch.ones(17_000, topk.SAMPLE_STRIDE, dtype=torch.bool)}
     within["w"][:, 0] = False  # whose elements are all that the sample has
     found = keep_top(scores, 4_000_000, within)["w"]
     flat = scores["w"].masked_fill(~within["w"], -1).flatten()
@@ -141,7 +152,7 @@ def test_a_sample_that_meets_only_what_is_pruned_does_not_decide():
 
 
 def test_ties_take_no_memory_for_their_places():
-    scores = {"w": torch.ones(topk.FEW + 1)}
+    scores = {"w": torch.ones(topk.MAX_COPIED_ELEMENTS + 1)}
     kept = len(scores["w"]) // 2
     keep_top(scores, kept)  # imports, threads
     with peak() as extra:

@@ -22,8 +22,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from snip.anatomy.parameters import is_conv1d, is_weight, parameter_owners, unwrap
 from snip.common.checks import checked_whole
 from snip.common.errors import InputError, KindError, listed, nearest, warn
-from snip.selection.digits import Cost
-from snip.selection.topk import keep_top
+from snip.selection.topk import Cost, keep_top
 from snip.units.coupled import CoupledUnits, coupled_units
 
 Tensor = torch.Tensor

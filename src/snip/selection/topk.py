@@ -1,19 +1,19 @@
-"""The one top-k: exact, without a flat copy of many scores, the same on every device.
+"""The one top-k: exact, the first position in flat order among equals, the same on every device.
 
-Up to a few million scores are copied side by side, where `numpy.partition` finds the k-th largest.
-Of more, a sample tells between which two values it lies, and one pass counts what is above and
-collects what is between, to be ranked alone. If the sample was wrong, or too many scores are
-equal, or elements have different costs, digits are counted instead (`digits`), which is slower.
-Scores that are split over processes (DTensor) are always counted, and no score leaves its process.
-So are those on a GPU: of them only the mask comes to the host, a byte for each.
-bench/topk.py has the time beside `numpy.partition` and `torch.topk`.
+A threshold decides: the score at which the elements from the top down use up the budget. Scores
+that lie whole on the CPU are partitioned by numpy; of many, only those above a sampled lower bound
+are copied for that. Scores on a GPU, split over ranks (DTensor) or of different costs stay where
+they are, and their digits are counted, which is slower but takes 1 MiB or two for any number of
+scores. So are those of which too many lie above the bound. bench/topk.py has the time beside
+`numpy.partition` and `torch.topk`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
-from threading import Lock
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 from zlib import crc32
 
@@ -21,22 +21,27 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from snip.distributed.ranks import ALONE, Ranks
 from snip.distributed.shards import local, part, ranks_of_tensors, whole_masks
-from snip.selection.competition import ALIKE, PIECE, Competition
-from snip.selection.digits import Cost, decisive_score
+from snip.selection.budgets import left_in
 
-WAVE = 16  # pieces that threads split before it is asked whether there are too many places
-FEW = 1 << 22  # up to so many elements a flat copy is small, and the fastest way
-STRIDE = 251  # every 251st element is in the sample; a prime, which no layer's shape has
-MANY = 1 << 20  # from so many elements on a sample pays, where they have different costs
-WIDE = 6.0  # standard deviations of the sample's rank on each side: the k-th is hardly ever outside
-MOST = 16  # the share 1/16 of the elements may be collected, which bounds the memory
+PIECE_ELEMENTS = 1 << 18  # looked at together, which bounds the temporary memory
+MAX_COPIED_ELEMENTS = 1 << 22  # up to here one flat copy is small, and the fastest
+MAX_COPIED_SHARE = 0.25  # of more elements than that
+SAMPLE_STRIDE = 251  # elements; a prime, which no layer's shape has
+SAMPLE_DEVIATIONS = 6.0  # standard deviations of a rank in the sample, for a safe bound
+DIGIT_BITS = 16
+DIGITS = 1 << DIGIT_BITS
+SAME_SETTINGS = "Select by the same settings in every process."
+Cost = int | Fraction  # exact, so that what is kept never costs more than it may
+Tensors = Mapping[str, torch.Tensor]
+_INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def keep_top(
-    scores: Mapping[str, torch.Tensor],
+    scores: Tensors,
     kept: Cost,
-    within: Mapping[str, torch.Tensor] | None = None,
+    within: Tensors | None = None,
     costs: Mapping[str, Cost] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Bool masks with exactly `kept` True: the highest scores, the first position among equals.
@@ -44,180 +49,194 @@ def keep_top(
     `within` restricts the choice to the positions that are True in it. With `costs`, the cost of
     one element of each tensor, `kept` is what the kept elements may cost together.
     """
-    double = any(score.dtype == torch.float64 for score in scores.values())
-    wide = torch.float64 if double else torch.float32
-    prices = {name: costs[name] if costs else 1 for name in scores}
     within = within or {}
-    total, ranks = _total_cost(scores, within, prices), ranks_of_tensors(scores)
+    prices = {name: costs[name] if costs else 1 for name in scores}
+    total = sum(prices[name] * left_in(name, score, within) for name, score in scores.items())
+    ranks = ranks_of_tensors(scores)
     if not ranks.alone:
         sizes = [(name, tuple(s.shape), str(s.dtype), prices[name]) for name, s in scores.items()]
         facts = {"kept": kept, "of": total, "scores": crc32(repr(sizes).encode())}
-        ranks.agree(facts | {"within": _checksum(within)}, ALIKE)
+        ranks.agree(facts | {"within": _checksum(within)}, SAME_SETTINGS)
     if total <= kept:
         return {name: _allowed(score.shape, within.get(name)) for name, score in scores.items()}
+    one_price = len(set(prices.values())) == 1
+    if one_price:  # the budget is a number of elements
+        kept //= min(prices.values())
+        prices = dict.fromkeys(scores, 1)
     if kept <= 0:
         return {name: torch.zeros(score.shape, dtype=torch.bool) for name, score in scores.items()}
-    # Scores may belong to a graph; the threads below do not know of a `no_grad` around this call.
-    own = {name: local(score) for name, score in scores.items()}
+    wide = torch.float64 if torch.float64 in {s.dtype for s in scores.values()} else torch.float32
     flags = {name: part(mask, scores[name]) for name, mask in within.items() if name in scores}
-    race = _Race(own, flags, prices, wide, ranks)
-    return whole_masks(race.won(kept), scores)
+    parts = {n: Part(local(s), flags.get(n), prices[n], wide) for n, s in scores.items()}
+    on_cpu = all(own.score.device.type == "cpu" for own in parts.values())
+    if one_price and on_cpu and ranks.alone:
+        threshold, left = kth_largest([*parts.values()], int(kept))
+    else:
+        threshold, left = count_digits([*parts.values()], kept, ranks)
+    # Every rank gets the masks that all of them put together, so that a later look at them could
+    # not tell whether one rank has decided by something else.
+    ranks.agree({"threshold": threshold, "kept": kept, "for ties": left}, SAME_SETTINGS)
+    return whole_masks(_masks(parts, threshold, left, ranks), scores)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Elements of one tensor of scores that this rank holds."""
+
+    score: torch.Tensor
+    allowed: torch.Tensor | None  # where an element may be kept; None: everywhere
+    price: Cost  # of one element
+    wide: torch.dtype  # the type in which the elements of all tensors are compared
+
+    def pieces(self, step: int = 1) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Places and values of every `step`-th element; NaN where it may not be kept.
+
+        NaN is not above, below or equal to anything, so that no comparison finds it.
+        """
+        flat = self.score.reshape(-1)
+        allowed = None if self.allowed is None else self.allowed.reshape(-1)
+        for start in range(0, len(flat), PIECE_ELEMENTS * step):
+            piece = slice(start, start + PIECE_ELEMENTS * step, step)
+            values = flat[piece].to(self.wide)
+            if allowed is not None:
+                values = values.masked_fill(~allowed[piece].to(values.device), torch.nan)
+            yield piece, values
+
+    def ties(self, threshold: float) -> int:
+        """Number of elements that equal the threshold."""
+        return sum(int((values == threshold).count_nonzero()) for _, values in self.pieces())
+
+    def mask(self, threshold: float, ties: int) -> tuple[torch.Tensor, int]:
+        """Mask of all above the threshold and of the first `ties` that equal it; how many did.
+
+        Their places are listed for one piece at a time: all of them, where most scores are equal,
+        would take more memory than the scores.
+        """
+        mask = torch.empty(self.score.shape, dtype=torch.bool, device="cpu")
+        flat, taken = mask.view(-1), 0
+        for piece, values in self.pieces():
+            wins = values > threshold
+            if taken < ties:
+                equal = (values == threshold).nonzero().flatten()[: ties - taken]
+                wins.index_fill_(0, equal, True)
+                taken += len(equal)
+            flat[piece] = wins
+        return mask, taken
+
+
+def kth_largest(parts: list[Part], k: int) -> tuple[float, Cost]:
+    """The k-th largest score, and how many of those that equal it are among the k largest."""
+    low, room = -np.inf, sum(own.score.numel() for own in parts)
+    if room > MAX_COPIED_ELEMENTS:
+        low, room = _sampled_lower_bound(parts, k), int(room * MAX_COPIED_SHARE)
+    near = _scores_from(parts, low, room) if k <= room else None
+    if near is None or len(near) < k:  # too many scores, or the sample was wrong
+        return count_digits(parts, k)
+    place = len(near) - k
+    near.partition(place)
+    return float(near[place]), k - int(np.count_nonzero(near[place:] > near[place]))
+
+
+def count_digits(parts: list[Part], kept: Cost, ranks: Ranks = ALONE) -> tuple[float, Cost]:
+    """The score at which all elements from the top down cost `kept`, and what that leaves for ties.
+
+    Floats are compared by their bits, as integers in the same order: counting the leading 16 bits,
+    then the next 16 among those that share the decisive prefix, finds the score exactly.
+    """
+    bits, integer = torch.finfo(parts[0].wide).bits, _INTEGER[parts[0].wide]
+    key, left = 0, kept
+    for shift in range(bits - DIGIT_BITS, -1, -DIGIT_BITS):
+        at_least = _digit_counts(parts, shift, key, ranks)
+        # Sums of costs stay exact numbers of Python: floats would round over the budget.
+        place = bisect_left(range(DIGITS - 1), left, key=lambda at: _cost(at_least, at))
+        left -= _cost(at_least, place - 1) if place else 0
+        digit = DIGITS - 1 - place
+        # The leading digit is signed; `_digits` moved it up by half its range.
+        leading = shift == bits - DIGIT_BITS
+        key = digit - DIGITS // 2 if leading else (key << DIGIT_BITS) | digit
+    found = torch.tensor(key if key >= 0 else key ^ torch.iinfo(integer).max, dtype=integer)
+    return float(found.view(parts[0].wide)), left
+
+
+def _masks(
+    parts: Mapping[str, Part], threshold: float, left: Cost, ranks: Ranks
+) -> dict[str, torch.Tensor]:
+    """Masks of all above the threshold, and of the first ties that `left` pays for."""
+    masks = {}
+    for name, own in parts.items():
+        ties = int(left // own.price)
+        # Those of earlier ranks come first.
+        of_ranks = [] if ranks.alone or not ties else ranks.everyones(own.ties(threshold))
+        masks[name], taken = own.mask(threshold, ties - sum(of_ranks[: ranks.rank]))
+        left -= own.price * (min(ties, sum(of_ranks)) if of_ranks else taken)
+    return masks
+
+
+def _sampled_lower_bound(parts: list[Part], k: int) -> float:
+    """A value that is hardly ever above the k-th largest score, and not far below it."""
+    sample = np.concatenate([x.numpy() for own in parts for _, x in own.pieces(SAMPLE_STRIDE)])
+    sample = sample[~np.isnan(sample)]
+    rank = k / SAMPLE_STRIDE
+    place = len(sample) - 1 - int(rank + SAMPLE_DEVIATIONS * (rank + 1) ** 0.5)
+    if place < 0:
+        return -np.inf
+    sample.partition(place)
+    return float(sample[place])
+
+
+def _scores_from(parts: list[Part], low: float, room: int) -> npt.NDArray[np.floating] | None:
+    """A copy of the scores that are at least `low`; None if there are more than `room`."""
+    copy, size = torch.empty(room, dtype=parts[0].wide, device="cpu").numpy(), 0
+    for own in parts:
+        for _, values in own.pieces():
+            found = values.numpy()
+            found = found[found >= low]
+            if size + len(found) > room:
+                return None
+            copy[size : size + len(found)] = found
+            size += len(found)
+    return copy[:size]
+
+
+def _digit_counts(
+    parts: list[Part], shift: int, prefix: int, ranks: Ranks
+) -> dict[Cost, torch.Tensor]:
+    """Number of elements of each price that have at least each digit, the highest digit first."""
+    device = parts[0].score.device
+    counts = {own.price: torch.zeros(DIGITS, dtype=torch.int64, device=device) for own in parts}
+    for own in parts:
+        for _, values in own.pieces():
+            digits = _digits(
+                values[~values.isnan()] if own.allowed is not None else values, shift, prefix
+            )
+            counts[own.price] += torch.bincount(digits, minlength=DIGITS).to(device)
+    return {price: ranks.summed(count).flip(0).cumsum(0) for price, count in counts.items()}
+
+
+def _digits(values: torch.Tensor, shift: int, prefix: int) -> torch.Tensor:
+    """The 16 bits at `shift`, in 0..65535, of those values whose bits before them are `prefix`."""
+    bits, integer = torch.finfo(values.dtype).bits, _INTEGER[values.dtype]
+    # Adding zero turns -0.0 into +0.0: the two are equal and must tie.
+    key = (values + 0.0).view(integer)
+    # Negative floats order backwards by their bits: flip all but the sign.
+    key = key ^ ((key >> (bits - 1)) & torch.iinfo(integer).max)
+    if shift == bits - DIGIT_BITS:
+        return (key >> shift) + DIGITS // 2
+    return (key[(key >> (shift + DIGIT_BITS)) == prefix] >> shift) & (DIGITS - 1)
+
+
+def _cost(at_least: Mapping[Cost, torch.Tensor], place: int) -> Cost:
+    """Cost of the elements whose digit is one of the highest `place` + 1."""
+    return sum(price * int(count[place]) for price, count in at_least.items())
 
 
 def _allowed(shape: torch.Size, within: torch.Tensor | None) -> torch.Tensor:
-    """Where an element may be kept."""
     return torch.ones(shape, dtype=torch.bool) if within is None else within.cpu().clone()
 
 
-def _total_cost(
-    scores: Mapping[str, torch.Tensor],
-    within: Mapping[str, torch.Tensor],
-    costs: Mapping[str, Cost],
-) -> Cost:
-    """What all elements that may be kept cost together."""
-    return sum(
-        cost * (int(within[n].count_nonzero()) if n in within else scores[n].numel())
-        for n, cost in costs.items()
-    )
-
-
-def _checksum(masks: Mapping[str, torch.Tensor]) -> int:
+def _checksum(masks: Tensors) -> int:
     found = 0
     for name, mask in masks.items():
         bits: Any = mask.cpu().contiguous().numpy()
         found = crc32(bits, crc32(name.encode(), found))
     return found
-
-
-class _Race(Competition):
-    """The ways to find the threshold, of which the fastest is taken."""
-
-    def won(self, kept: Cost) -> dict[str, torch.Tensor]:
-        """The masks, by the fastest way there is. Of many processes each gets its own part."""
-        threshold = None
-        if self.ranks.alone and all(s.device.type == "cpu" for s in self.scores.values()):
-            found = self.by_sample(kept)
-            if found is not None:
-                return found
-            threshold = self.by_partition(kept)
-        return self.above(self.by_counting(kept) if threshold is None else threshold, kept)
-
-    def by_sample(self, kept: Cost) -> dict[str, torch.Tensor] | None:
-        """The masks, if the k-th largest score lies where a sample says, among few; else None."""
-        total = sum(score.numel() for score in self.scores.values())
-        if total <= (MANY if self.one_cost() is None else FEW):
-            return None
-        bounds = self._bounds(kept)
-        if bounds is None:
-            return None
-        low, high = bounds
-        room = total // MOST
-        masks: dict[str, torch.Tensor] = {}
-        places: dict[str, torch.Tensor] = {}
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            for name in self.scores:
-                split = self._split(name, low, high, room, pool)
-                if split is None:
-                    return None
-                masks[name], places[name], above = split
-                kept -= self.costs[name] * above
-                room -= len(places[name])
-                if kept < 0:
-                    return None
-        close = {n: score.reshape(-1)[places[n]] for n, score in self.scores.items()}
-        if sum(self.costs[name] * len(found) for name, found in close.items()) < kept:
-            return None
-        # The places are in flat order, so that the first among equals is the first here as well.
-        for name, wins in keep_top(close, kept, costs=self.costs).items():
-            masks[name].view(-1)[places[name][wins]] = True
-        return masks
-
-    def by_partition(self, kept: Cost) -> torch.Tensor | None:
-        """The score at which the elements from the top down cost `kept`; None if there are many."""
-        cost = self.one_cost()
-        if cost is None or sum(score.numel() for score in self.scores.values()) > FEW:
-            return None
-        values = np.concatenate([self._values(name) for name in self.scores])
-        place = len(values) - int(-(-kept // cost))  # rounded up, exactly
-        values.partition(place)
-        return torch.tensor(values[place], dtype=self.wide)
-
-    def by_counting(self, kept: Cost) -> torch.Tensor:
-        """The same for any number of elements and any costs, by counting digits of all scores."""
-        return decisive_score(self.scores, self.within, self.costs, self.wide, kept, self.ranks)
-
-    def _values(self, name: str, step: int = 1) -> npt.NDArray[np.floating]:
-        """Every so many of a tensor's scores, without those that may not win."""
-        flat = self.scores[name].reshape(-1)[::step].to(self.wide)
-        if name in self.within:
-            flat = flat[self.within[name].to(flat.device).reshape(-1)[::step]]
-        found: npt.NDArray[np.floating] = flat.numpy()
-        return found
-
-    def _split(
-        self, name: str, low: float, high: float, room: int, pool: Executor
-    ) -> tuple[torch.Tensor, torch.Tensor, int] | None:
-        """True where a score is above `high`, and how often; the places of those from low to high.
-
-        Only where an element may be kept. None if there are more places than `room`, of which no
-        more than that are ever listed: where most scores are equal they would fill the memory.
-        """
-        flat = self.scores[name].reshape(-1)
-        flags = self.within[name].reshape(-1) if name in self.within else None
-        # Not numpy's memory: it asks for large pages, with which this took 180 to 360 ms for 129M
-        # scores, and 130 to 160 without.
-        kept = torch.empty(self.scores[name].shape, dtype=torch.bool, device="cpu")
-        mask = kept.view(-1).numpy()
-        lock = Lock()
-
-        def split(start: int) -> tuple[npt.NDArray[np.int64], int]:
-            # numpy compares and finds few of many several times as fast as torch on one thread,
-            # and lets other threads work meanwhile.
-            piece = slice(start, start + PIECE)
-            values, above = flat[piece].to(self.wide).numpy(), mask[piece]
-            np.greater(values, high, out=above)
-            between = np.greater_equal(values, low) ^ above
-            if flags is not None:
-                allowed = flags[piece].cpu().numpy()
-                above &= allowed
-                between &= allowed
-            nonlocal room
-            with lock:
-                room -= int(np.count_nonzero(between))
-            if room < 0:
-                return nothing, 0
-            return np.flatnonzero(between) + start, int(np.count_nonzero(above))
-
-        nothing: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        found = [(nothing, 0)]
-        for wave in range(0, len(flat), WAVE * PIECE):
-            found += pool.map(split, range(wave, min(wave + WAVE * PIECE, len(flat)), PIECE))
-            if room < 0:
-                return None
-        places = torch.from_numpy(np.concatenate([places for places, _ in found]))
-        return kept, places, sum(count for _, count in found)
-
-    def _bounds(self, kept: Cost) -> tuple[float, float] | None:
-        """Two values of a sample with the k-th largest score between them, in all likelihood.
-
-        None if the sample met too few of the elements that may win, such as only a column of a
-        matrix that is pruned already.
-        """
-        # Each stands for STRIDE elements. numpy sorts ten times as fast as torch.
-        samples = {name: self._values(name, STRIDE) for name in self.scores}
-        values = np.concatenate(list(samples.values()))
-        cost = self.one_cost()
-        if cost is not None:
-            values = np.sort(values)[::-1]
-            rank = int(-(-kept // (cost * STRIDE))) - 1
-        else:
-            costs = [np.full(len(s), float(self.costs[name])) for name, s in samples.items()]
-            order = np.argsort(values)[::-1]
-            values, spent = values[order], np.concatenate(costs)[order].cumsum() * STRIDE
-            rank = int(np.searchsorted(spent, float(kept)))
-        margin = int(WIDE * (rank + 1) ** 0.5) + 1
-        if rank - margin >= len(values):
-            return None
-        high = float(values[rank - margin]) if rank >= margin else float("inf")
-        low = float(values[rank + margin]) if rank + margin < len(values) else float("-inf")
-        return low, high
