@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torchvision_names  # noqa: F401  before transformers and lightning import torchvision
 from expected_warnings import expects
 from needed import needed
 from processes import found_in_processes
@@ -184,7 +185,6 @@ def work(rank, count, folder):
     os.environ |= {**STARTED, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
     os.environ |= {"WORLD_SIZE": str(count), "TORCHELASTIC_RUN_ID": "here"}
     warnings.simplefilter("ignore")
-    import torchvision_names  # noqa: F401
 
     logging.disable(logging.WARNING)
     found = {}
