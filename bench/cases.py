@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import snip
-from snip.anatomy.accelerated import Accelerated
 from snip.common.timing import Work, best_times
 from snip.data import load
 from snip.models import build
+from snip.network.accelerated import Accelerated
 from snip.scoring.batches import cross_entropy
 
 Batch = tuple[torch.Tensor, torch.Tensor]

@@ -23,10 +23,10 @@ from torch import nn
 from zoo_networks import ZOO, Network
 
 import snip
-from snip.anatomy.accelerated import Accelerated
-from snip.anatomy.calling import call, tensors_in
 from snip.common.errors import first_line
 from snip.common.timing import Work, best_times
+from snip.network.accelerated import Accelerated
+from snip.network.calling import call, tensors_in
 from snip.scoring.batches import cross_entropy
 
 SEED = 0

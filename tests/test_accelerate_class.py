@@ -12,9 +12,9 @@ from torch import fx, nn
 from user_networks import Base, Pretrained, Rich, Special
 
 import snip
-from snip.anatomy.accelerated import Accelerated
 from snip.engine.kernels.library import available
 from snip.engine.layers.packing import PackedModule
+from snip.network.accelerated import Accelerated
 
 pytestmark = [
     pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set"),

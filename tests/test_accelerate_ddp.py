@@ -8,9 +8,9 @@ from processes import run_in_processes
 from torch import nn
 
 import snip
-from snip.anatomy.accelerated import Accelerated
 from snip.engine.kernels.library import available
 from snip.models import build
+from snip.network.accelerated import Accelerated
 
 pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 

@@ -6,9 +6,9 @@ from accelerate_parts import masked, quietly
 from torch import nn
 
 import snip
-from snip.anatomy.accelerated import Accelerated
 from snip.engine.kernels.library import available
 from snip.engine.layers.packing import PackedModule
+from snip.network.accelerated import Accelerated
 
 pytestmark = [
     pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set"),

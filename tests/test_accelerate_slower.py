@@ -12,11 +12,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from user_networks import Blocks
 
 import snip
-from snip.anatomy.accelerated import Accelerated
 from snip.engine import pace
 from snip.engine.choice import Choice, choose, choose_again
 from snip.engine.fused.straight import straight_of
 from snip.engine.kernels.library import available
+from snip.network.accelerated import Accelerated
 
 pytestmark = [
     pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import snip
-from snip.anatomy.units import live_units
+from snip.network.units import live_units
 from snip.paths.connectivity import connectivity, example_input
 
 

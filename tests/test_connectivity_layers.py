@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from connectivity_parts import Last, SelfAttention, all_kept, probe, random_masks
 from torch import nn
 
-from snip.anatomy.units import live_units
+from snip.network.units import live_units
 
 
 def test_grouped_convolutions():

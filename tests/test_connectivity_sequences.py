@@ -6,7 +6,7 @@ from connectivity_parts import Last, SelfAttention, all_kept, probe
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from snip.anatomy.units import live_units
+from snip.network.units import live_units
 
 
 def test_lstm_by_hand():

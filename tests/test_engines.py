@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import snip
-from snip.anatomy.accelerated import Accelerated
 from snip.data import load
 from snip.engine.choice import choose
 from snip.engine.kernels.library import available
 from snip.models import build
+from snip.network.accelerated import Accelerated
 from snip.runs import RunConfig, prepare, run
 from snip.training import TrainConfig, train
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import snip
-from snip.anatomy.accelerated import Accelerated
 from snip.engine.kernels.library import available
+from snip.network.accelerated import Accelerated
 
 accelerate = needed("accelerate")
 from snip.integrations import accelerate as with_accelerate  # noqa: E402

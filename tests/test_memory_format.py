@@ -5,8 +5,8 @@ import copy
 import torch
 from torch import nn
 
-from snip.anatomy.memory_format import channels_last
 from snip.data import load
+from snip.network.memory_format import channels_last
 from snip.training import train
 from snip.training.config import TrainConfig
 

@@ -15,10 +15,10 @@ from networks import KINDS, make
 from torch import nn
 
 import snip
-from snip.anatomy.parameters import prunable_parameters
 from snip.methods import METHODS, AtInitialisation, Needs
 from snip.methods.kinds import DATA, NOTHING
 from snip.methods.schedules import exponential, one_shot
+from snip.network.parameters import prunable_parameters
 from snip.runs import RunConfig
 
 AT_INITIALISATION = {n: m for n, m in METHODS.items() if isinstance(m, AtInitialisation)}

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from snip.anatomy.parameters import prunable_parameters
 from snip.methods.layer_matrix import DAMPING, LayerMatrix
 from snip.methods.layers import columns, matrices, rows
 from snip.methods.lobs import budgets, compensated, saliency
 from snip.methods.obd import hessian_diagonal, saliencies
+from snip.network.parameters import prunable_parameters
 
 
 def small(kind: str) -> tuple[nn.Module, torch.Tensor]:

@@ -9,10 +9,10 @@ import torch
 from model_parts import make, some_images
 from torch import nn
 
-from snip.anatomy.parameters import prunable_parameters
 from snip.common.errors import InputError
 from snip.models import IMAGES, MODELS, build
 from snip.models.spec import Images
+from snip.network.parameters import prunable_parameters
 from snip.selection.budgets import kept_count
 
 PAIRS = [(name, dataset) for name, spec in MODELS.items() for dataset in spec.datasets]

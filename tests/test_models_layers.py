@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from model_parts import make, some_images
 from torch import nn
 
-from snip.anatomy.parameters import left_out
 from snip.models import IMAGES, build, resnet
 from snip.models.initializers import initialize
 from snip.models.padding import same_padding
 from snip.models.wide_resnet import Block
+from snip.network.parameters import left_out
 
 
 def test_lenet_5_has_no_relu_after_its_convolutions() -> None:

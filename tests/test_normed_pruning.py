@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import snip
-from snip.anatomy.normed import normed_weights
-from snip.anatomy.parameters import left_out
+from snip.network.normed import normed_weights
+from snip.network.parameters import left_out
 
 
 @pytest.mark.parametrize("kind", NORMS)

@@ -10,7 +10,7 @@ from networks import make
 from torch import nn
 
 import snip
-from snip.anatomy.parameters import left_out
+from snip.network.parameters import left_out
 
 
 def names(model, predicate=None):

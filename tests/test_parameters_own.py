@@ -8,7 +8,7 @@ from timm.layers import Conv2dSame, ScaledStdConv2d, StdConv2d
 from torch import nn
 
 import snip
-from snip.anatomy.parameters import left_out
+from snip.network.parameters import left_out
 
 
 def standard(weight):

@@ -10,8 +10,8 @@ from small_zoo import Attention
 from torch import nn
 
 import snip
-from snip.anatomy.packed import packed_parts
 from snip.masks import empty_layers
+from snip.network.packed import packed_parts
 from snip.paths.reach import Reach, reach
 
 

@@ -6,8 +6,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import snip
-from snip.anatomy.accelerated import Accelerated
 from snip.engine.kernels.library import available
+from snip.network.accelerated import Accelerated
 
 pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 

@@ -14,8 +14,8 @@ from networks import KINDS, make
 from torch import nn
 
 import snip
-from snip.anatomy.parameters import prunable_parameters
 from snip.methods.snip import normalize
+from snip.network.parameters import prunable_parameters
 
 
 def by_central_differences(model, batch, h=1e-6):

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import snip
-from snip.anatomy.units import live_units
 from snip.common.errors import SnipWarning
 from snip.export.shrink import shrink, shrink_report
 from snip.masks import held_masks
 from snip.models import build
+from snip.network.units import live_units
 from snip.paths.connectivity import connectivity
 
 Batch = tuple[torch.Tensor, torch.Tensor]

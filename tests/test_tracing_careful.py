@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import snip
-from snip.anatomy.parameters import unwrap
+from snip.distributed.wrappers import unwrap
 from snip.engine.kernels.library import available
 from snip.masks import Masks
 from snip.tracing.forward import UntraceableError, trace, trace_for_training

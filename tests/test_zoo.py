@@ -10,10 +10,10 @@ from small_zoo import SMALL_ZOO, llama, pruned, tokens
 from torch import nn
 
 import snip
-from snip.anatomy.accelerated import Accelerated
-from snip.anatomy.calling import call, tensors_in
 from snip.engine.kernels.library import available
 from snip.engine.layers.packing import PackedModule
+from snip.network.accelerated import Accelerated
+from snip.network.calling import call, tensors_in
 
 pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 

@@ -7,9 +7,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from zoo_networks import ZOO, transformers
 
 import snip
-from snip.anatomy.calling import call, first_tensor
-from snip.anatomy.units import live_units
 from snip.models.initializers import fans
+from snip.network.calling import call, first_tensor
+from snip.network.units import live_units
 from snip.paths.connectivity import connectivity
 
 NETWORKS = {network.name: network for network in ZOO}

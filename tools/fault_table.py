@@ -234,21 +234,21 @@ FAULTS = (
     # The user's network.
     Fault(
         "python-random-not-restored",
-        "anatomy/snapshot.py",
+        "network/snapshot.py",
         "    random.setstate(pythons)",
         "    pass",
         "test_sensitivity.py::test_scoring_leaves_no_trace",
     ),
     Fault(
         "tied-by-first-name",
-        "anatomy/parameters.py",
+        "network/parameters.py",
         "veto = next((reason for reason in reasons.values() if reason is not None), None)",
         "veto = next(iter(reasons.values()))",
         "test_parameters.py",
     ),
     Fault(
         "norm-along-first-dimension",
-        "anatomy/normed.py",
+        "network/normed.py",
         "return tensor.transpose(0, self.norm.dim).flatten(1)",
         "return tensor.flatten(1)",
         "test_normed_pruning.py",

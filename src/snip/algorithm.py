@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.parameters import Predicate, asked_once, left_out
 from snip.common.errors import InputError, KindError, nearest
 from snip.distributed.models import ranks_of
 from snip.masks import Masks, versions
@@ -33,6 +32,7 @@ from snip.methods.shared import (
     check_shared,
     warn_of_own_masks,
 )
+from snip.network.parameters import Predicate, asked_once, left_out
 from snip.scoring.batches import LossFn
 from snip.scoring.checks import (
     scorable_parameters,

@@ -13,13 +13,13 @@ import dataclasses
 from typing import Any, NamedTuple, get_type_hints
 
 from snip.algorithm import BIASES, BUDGETS
-from snip.anatomy.undisturbed import BATCH_NORM_MODES
 from snip.cli.options import FLAGS, PRUNING, TRAINING, WHAT
 from snip.common.files import write_json
 from snip.engine.choice import ENGINES
 from snip.methods.controls import CONTROLS, NONE
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
+from snip.network.undisturbed import BATCH_NORM_MODES
 from snip.runs import METHODS, PROTOCOLS, RunConfig
 from snip.runs.config import LABELS
 from snip.scoring.settings import REDUCTIONS

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from snip.anatomy.parameters import require_prunable
 from snip.common.console import remark
 from snip.common.errors import InputError
+from snip.network.parameters import require_prunable
 from snip.runs import RunConfig, resolve_model
 from snip.runs.folder import NEW, read_config, state_of
 from snip.runs.step_time import step_seconds

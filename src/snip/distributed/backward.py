@@ -9,9 +9,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from snip.anatomy.parameters import unwrap
 from snip.distributed.models import is_fsdp, resharded
 from snip.distributed.ranks import Ranks, answered
+from snip.distributed.wrappers import unwrap
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from torch import nn
 
-from snip.anatomy.parameters import is_sharded, unwrap, wrappers
 from snip.common.errors import InputError
 from snip.distributed.ranks import ALONE, Ranks
 from snip.distributed.shards import FSDP1, ranks_of_tensors
+from snip.distributed.wrappers import is_sharded, unwrap, wrappers
 
 # How processes share a model: whole in each, or a part in each.
 REPLICATED, SHARDED = "DistributedDataParallel", "fully_shard"

@@ -14,9 +14,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from snip.anatomy.parameters import is_sharded
 from snip.common.errors import InputError
 from snip.distributed.ranks import ALONE, Ranks
+from snip.distributed.wrappers import is_sharded
 
 Tensors = Mapping[str, torch.Tensor]
 # The end of the sentence that refuses it.

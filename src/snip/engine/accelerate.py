@@ -9,14 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.accelerated import Accelerated
-from snip.anatomy.calling import example, mapped
-from snip.anatomy.copying import copy_of
-from snip.anatomy.device import device_off_cpu
-from snip.anatomy.parameters import prunable_parameters, refuse_torch_pruned, unwrap
 from snip.common.errors import InputError, KindError, listed, warn, warn_once
 from snip.common.timing import Work
 from snip.distributed.models import require_unwrapped, require_whole
+from snip.distributed.wrappers import unwrap
 from snip.engine.accelerated import not_accelerated
 from snip.engine.exchange import with_ordinary_kinds, with_ordinary_layers
 from snip.engine.kernels.library import available, reason
@@ -35,6 +31,11 @@ from snip.engine.sparse_copy import DenseError, SparseCopies
 from snip.masks import Masks, held_masks
 from snip.masks.guessing import PRUNED, all_zero, share_of_zeros
 from snip.masks.holding import leave
+from snip.network.accelerated import Accelerated
+from snip.network.calling import example, mapped
+from snip.network.copying import copy_of
+from snip.network.device import device_off_cpu
+from snip.network.parameters import prunable_parameters, refuse_torch_pruned
 
 LOWER = (torch.bfloat16, torch.float16)
 DOUBLE = 2  # channels last does not make a dense float32 network so many times as fast

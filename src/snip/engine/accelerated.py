@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from snip.anatomy.accelerated import Accelerated
 from snip.common.errors import InputError
 from snip.engine.fused.stages import straight_stages
 from snip.engine.fused.straight import Straight
 from snip.engine.layers.packing import PackedModule
 from snip.engine.recording import RECORDED, is_followed, refuse_recording
+from snip.network.accelerated import Accelerated
 
 
 class Conversion:

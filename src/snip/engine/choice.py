@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.device import device_off_cpu
-from snip.anatomy.undisturbed import restored_modes
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError, nearest, warn
 from snip.common.timing import Work
@@ -20,6 +18,8 @@ from snip.engine.kernels.straight import Gradients
 from snip.engine.layers.packing import DENSE, SPARSE
 from snip.engine.pace import step_of
 from snip.masks import held_masks
+from snip.network.device import device_off_cpu
+from snip.network.undisturbed import restored_modes
 
 ENGINES = ("auto", SPARSE, DENSE)
 Batch = tuple[torch.Tensor, torch.Tensor]

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.copying import copy_of
 from snip.engine.layers.encoder import SteppedEncoder, SteppedEncoderLayer
 from snip.engine.layers.norm import BlockNorm1d, BlockNorm2d
 from snip.engine.layers.packing import PackedModule
 from snip.masks import Masks
 from snip.masks.holding import PROVENANCE, hold
+from snip.network.copying import copy_of
 
 Kinds = dict[type[nn.Module], type[nn.Module]]
 # The batch norms that run on the engine's layouts as well.

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.calling import Call, arguments, call, mapped, tensors_in
-from snip.anatomy.copying import copy_of
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.progress import track
 from snip.common.timing import Work, best_times
 from snip.distributed.ranks import everybody
 from snip.engine.layers.packing import DENSE, SPARSE
 from snip.masks.holding import rezero
+from snip.network.calling import Call, arguments, call, mapped, tensors_in
+from snip.network.copying import copy_of
+from snip.network.undisturbed import undisturbed
 
 PLANES = (nn.Conv2d, nn.ConvTranspose2d)
 TIMING_NOISE = 1.02  # a network that is slower by less than this is not slower

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.calling import call, copied, tensors_in
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import first_line
 from snip.engine.layers.packing import PackedModule
+from snip.network.calling import call, copied, tensors_in
+from snip.network.undisturbed import undisturbed
 
 # Of the largest output: batch norm magnifies rounding, most of all by the statistics of a batch.
 TOLERANCE, BATCH_TOLERANCE = 1e-3, 1e-2

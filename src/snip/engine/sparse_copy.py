@@ -8,9 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.calling import arguments
-from snip.anatomy.hooks import hooked
-from snip.anatomy.parameters import parameter_owners
 from snip.common.errors import InputError, first_line, nearest
 from snip.engine.accelerated import Conversion, accelerated
 from snip.engine.convert.converter import Converter
@@ -24,6 +21,9 @@ from snip.engine.layers.table import OUTPUT_PROJECTION, SPARSE_LAYERS, sparse_la
 from snip.engine.pace import losing_layers, timing_decides
 from snip.engine.proof import why_not
 from snip.masks import Masks
+from snip.network.calling import arguments
+from snip.network.hooks import hooked
+from snip.network.parameters import parameter_owners
 from snip.tracing.forward import Traced, UntraceableError, trace_for_training
 from snip.tracing.reads import read_past_layers
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snip.anatomy.parameters import is_weight
 from snip.common.progress import track
 from snip.data import load
 from snip.data.dataset import Dataset
@@ -13,6 +12,7 @@ from snip.experiments.kinds import DATA_NOTES, Experiment, Record, Row
 from snip.experiments.records.drawing import COLOURS, finish, new_figure, plain_axes
 from snip.experiments.table2 import PAPER_KEPT, PRUNED, TABLE2, TABLEC
 from snip.masks import Masks
+from snip.network.parameters import is_weight
 from snip.runs import prepare
 
 if TYPE_CHECKING:

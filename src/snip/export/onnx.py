@@ -16,15 +16,15 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from snip.anatomy.accelerated import Accelerated
-from snip.anatomy.calling import arguments, copied, doubled
-from snip.anatomy.parameters import unwrap
 from snip.common.errors import InputError, first_line, warn
 from snip.common.files import write_with
 from snip.common.places import PathLike
 from snip.distributed.models import require_whole
+from snip.distributed.wrappers import unwrap
 from snip.engine.accelerate import densify
 from snip.masks import holding
+from snip.network.accelerated import Accelerated
+from snip.network.calling import arguments, copied, doubled
 
 NEEDED = ("onnx", "onnxscript")
 

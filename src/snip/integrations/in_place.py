@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.accelerated import Accelerated
-from snip.anatomy.parameters import unwrap
+from snip.distributed.wrappers import unwrap
 from snip.engine.accelerate import accelerate, densify
 from snip.engine.layers.packing import Packed, PackedModule
+from snip.network.accelerated import Accelerated
 
 HOOKS = "_snip_hooks"  # on an optimiser: what gives its state_dict the ordinary shapes
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.parameters import prunable_parameters
 from snip.common.errors import InputError, nearest, warn
 from snip.common.optional import imported
 from snip.integrations.pruning import Pruning, first_of
+from snip.network.parameters import prunable_parameters
 
 # The library has two names, and a program uses one of them.
 _NAMES = ("lightning.pytorch", "pytorch_lightning")

@@ -13,16 +13,16 @@ import torch
 from torch import nn
 
 from snip.algorithm import checked_settings, prune
-from snip.anatomy.calling import inputs_of, mapped
-from snip.anatomy.device import device_of
-from snip.anatomy.parameters import unwrap
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, nearest, warn
 from snip.common.optional import imported
 from snip.distributed.models import replica
 from snip.distributed.ranks import ALONE, Ranks, everybody
+from snip.distributed.wrappers import unwrap
 from snip.integrations.in_place import accelerate_in_place, densify_in_place
 from snip.masks import Masks, Provenance, held_masks
+from snip.network.calling import inputs_of, mapped
+from snip.network.device import device_of
+from snip.network.undisturbed import undisturbed
 
 TAKEN = ("model", "batches", "sparsity", "training")  # of `prune`, what a trainer decides itself
 OF_NETWORK = ("loss_fn", "params")  # options that only a network shows to be right or wrong

@@ -15,10 +15,11 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from snip.anatomy.normed import normed_weights
-from snip.anatomy.parameters import is_sharded, ordinary, parameter_owners
 from snip.common.errors import InputError, KindError, listed
+from snip.distributed.wrappers import is_sharded
 from snip.masks import Masks, Provenance, held_masks, release
+from snip.network.normed import normed_weights
+from snip.network.parameters import ordinary, parameter_owners
 
 METHOD = "torch.nn.utils.prune"  # as the provenance calls it
 

@@ -8,16 +8,17 @@ from typing import Any
 
 from torch import nn
 
-from snip.anatomy.parameters import is_sharded, prunable_parameters
 from snip.common.errors import InputError
 from snip.common.figures import percent
 from snip.common.optional import imported
 from snip.common.places import PathLike
 from snip.distributed.ranks import everybody
 from snip.distributed.shards import local
+from snip.distributed.wrappers import is_sharded
 from snip.integrations.pruning import Pruning, first_of, own_loss
 from snip.masks import Masks
 from snip.masks.guessing import PRUNED, share_of_zeros
+from snip.network.parameters import prunable_parameters
 
 FILE = "snip_masks.safetensors"  # in the folder of each checkpoint
 ALIVE = 0.75  # of the connections of a trained network, at least: nearly all of them

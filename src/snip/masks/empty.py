@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from snip.anatomy.packed import Packed, split
-from snip.anatomy.parameters import is_weight, parameter_owners
-from snip.anatomy.units import output_rows
+from snip.network.packed import Packed, split
+from snip.network.parameters import is_weight, parameter_owners
+from snip.network.units import output_rows
 
 FEW = 8  # A layer is nearly empty with fewer connections, or fewer per this many outputs.
 

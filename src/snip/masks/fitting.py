@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from snip.anatomy.normed import NormedWeight, normed_weights
-from snip.anatomy.parameters import ordinary
 from snip.common.errors import InputError, nearest
 from snip.distributed.shards import check_split
+from snip.network.normed import NormedWeight, normed_weights
+from snip.network.parameters import ordinary
 
 
 def check_fit(masks: Mapping[str, torch.Tensor], model: nn.Module) -> None:

@@ -34,10 +34,10 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from snip.anatomy.parameters import is_sharded
 from snip.common.errors import listed, warn
 from snip.distributed.models import is_fsdp
 from snip.distributed.shards import check_split, local, part
+from snip.distributed.wrappers import is_sharded
 from snip.masks.provenance import Provenance
 
 HELD = "_snip_held"  # on a Module: its _Held

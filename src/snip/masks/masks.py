@@ -15,16 +15,17 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from snip.anatomy.parameters import Predicate, ordinary, require_prunable, unwrap
 from snip.common.errors import FileError, InputError, KindError
 from snip.common.figures import percent
 from snip.common.files import parsed_json, reading, write_tensors
 from snip.common.places import PathLike
 from snip.distributed.models import resharded
 from snip.distributed.shards import local, part, whole_masks
+from snip.distributed.wrappers import unwrap
 from snip.masks import fitting, holding
 from snip.masks.guessing import guessed
 from snip.masks.provenance import Provenance
+from snip.network.parameters import Predicate, ordinary, require_prunable
 
 FORMATS = "snip-masks-"  # how the format of every version begins
 FORMAT = f"{FORMATS}2"

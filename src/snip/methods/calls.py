@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
 from snip.methods.layers import is_batched, matrices, not_taken, parameter_of
+from snip.network.undisturbed import undisturbed
 
 Call = tuple[torch.Tensor, torch.Tensor]  # the input of a layer, and its output
 

@@ -11,10 +11,10 @@ from itertools import islice
 import torch
 from torch import nn
 
-from snip.anatomy.device import device_of
-from snip.anatomy.parameters import unwrap
+from snip.distributed.wrappers import unwrap
 from snip.masks import Masks, held_masks
 from snip.methods.schedules import Rounds
+from snip.network.device import device_of
 from snip.selection.budgets import kept_count, left_in
 from snip.selection.select import select
 from snip.selection.survivors import with_survivors

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from snip.anatomy.normed import layer_name
 from snip.masks import Masks
 from snip.methods.course import Course
 from snip.methods.flat import views
 from snip.methods.kinds import DuringTraining, Needs
 from snip.methods.lenets import settings_of
+from snip.network.normed import layer_name
 from snip.scoring.gradients import Scores
 from snip.selection.budgets import layers
 from snip.training.hooks import Hooks

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.parameters import Predicate, is_weight, left_out, unwrap
 from snip.common.errors import KindError
 from snip.data.dataset import Dataset
+from snip.distributed.wrappers import unwrap
 from snip.masks import Masks, held_masks, release, versions
 from snip.methods.course import Course
 from snip.methods.kinds import DuringTraining
 from snip.methods.layers import require_layers, require_no_norms
+from snip.network.parameters import Predicate, is_weight, left_out
 from snip.scoring.batches import is_pair_of_tensors, one_sample
 from snip.scoring.checks import scorable_parameters
 from snip.selection.budgets import OWN, checked_sparsity, kept_count

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from snip.anatomy.parameters import Predicate, require_prunable
 from snip.methods.kinds import ANYHOW, AtInitialisation, Needs
 from snip.methods.schedules import exponential
+from snip.network.parameters import Predicate, require_prunable
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores, accumulated_gradients
 from snip.scoring.settings import Scoring

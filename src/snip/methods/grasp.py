@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from snip.anatomy.parameters import Predicate, require_prunable
 from snip.common.errors import InputError
 from snip.distributed.models import REPLICATED
 from snip.methods.kinds import AtInitialisation, Needs
+from snip.network.parameters import Predicate, require_prunable
 from snip.scoring.batches import LossFn, as_batches, cross_entropy
 from snip.scoring.gradients import Scores, accumulated_gradients
 from snip.scoring.settings import Scoring

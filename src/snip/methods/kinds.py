@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from snip.anatomy.parameters import Predicate
 from snip.distributed.models import REPLICATED, SHARDED
 from snip.masks import Masks
 from snip.methods.course import Course
 from snip.methods.layers import ANY, Takes
 from snip.methods.schedules import Rounds, one_shot
+from snip.network.parameters import Predicate
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring

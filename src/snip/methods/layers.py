@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from snip.anatomy.normed import normed_weights
-from snip.anatomy.own_forward import FORWARDS, has_own_forward
-from snip.anatomy.parameters import parameter_owners
 from snip.common.errors import InputError
+from snip.network.normed import normed_weights
+from snip.network.own_forward import FORWARDS, has_own_forward
+from snip.network.parameters import parameter_owners
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MATRICES = (nn.Linear, *CONVOLUTIONS)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from torch import nn
 
-from snip.anatomy.normed import layer_name
 from snip.models.lenet import LeNet5Caffe, LeNet300100
+from snip.network.normed import layer_name
 
 
 class Layer(NamedTuple):

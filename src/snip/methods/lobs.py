@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 import torch
 
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
 from snip.common.progress import track
 from snip.masks import Masks, held_masks
@@ -23,6 +22,7 @@ from snip.methods.layer_matrix import LayerMatrix, require_room
 from snip.methods.layers import MATRICES, Takes, matrices
 from snip.methods.lenets import settings_of
 from snip.methods.schedules import exponential
+from snip.network.undisturbed import undisturbed
 from snip.selection.budgets import apportion, kept_count, left_in
 from snip.selection.topk import keep_top
 from snip.training.phases import steady

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.parameters import Predicate, require_prunable
 from snip.distributed.models import resharded
 from snip.methods.kinds import ANYHOW, WEIGHTS, AtInitialisation, Needs
+from snip.network.parameters import Predicate, require_prunable
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring

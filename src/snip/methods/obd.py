@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import nn
 
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.progress import track
 from snip.masks import Masks
 from snip.methods.calls import Call, recorded, require_called, require_images, require_logits
@@ -24,6 +23,7 @@ from snip.methods.layers import (
     rows,
 )
 from snip.methods.schedules import exponential
+from snip.network.undisturbed import undisturbed
 from snip.scoring.gradients import Scores
 from snip.training.phases import steady
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.parameters import Predicate, require_prunable
 from snip.distributed.models import ranks_of
 from snip.distributed.shards import part, sharded_like
 from snip.methods.kinds import ANYHOW, NOTHING, AtInitialisation, Needs
+from snip.network.parameters import Predicate, require_prunable
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring

@@ -11,13 +11,13 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from snip.anatomy.calling import example, inputs_of
-from snip.anatomy.packed import packed_parts
 from snip.common.errors import SnipWarning
 from snip.distributed.models import ranks_of
 from snip.masks import Masks, held_masks
 from snip.methods.kinds import DATA
 from snip.methods.rounds import Scorer, in_rounds
+from snip.network.calling import example, inputs_of
+from snip.network.packed import packed_parts
 from snip.scoring.checks import check_signal, zero_biases
 from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring

@@ -13,18 +13,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.calling import Call
-from snip.anatomy.normed import normed_weights
-from snip.anatomy.parameters import Predicate, unwrap
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, SnipWarning, warn
 from snip.common.progress import track
-from snip.distributed.calls import first_ones_call
 from snip.distributed.models import SHARDED, ranks_of, sharing
 from snip.distributed.shards import local, part, ranks_of_tensors, sharded_like
+from snip.distributed.wrappers import unwrap
 from snip.masks import Masks
 from snip.methods.kinds import DATA, NOTHING, AtInitialisation
 from snip.methods.schedules import one_shot
+from snip.network.calling import Call
+from snip.network.first_call import first_ones_call
+from snip.network.normed import normed_weights
+from snip.network.parameters import Predicate
+from snip.network.undisturbed import undisturbed
 from snip.paths.learned import LearnedOutputs
 from snip.scoring.batches import LossFn, SeenBatches, cross_entropy, name_of
 from snip.scoring.gradients import Scores

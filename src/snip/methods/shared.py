@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.packed import packed_parts
-from snip.anatomy.parameters import Predicate, prunable_parameters
 from snip.common.errors import InputError, listed, warn
 from snip.distributed.models import REPLICATED, SHARDED, sharing
 from snip.distributed.ranks import Ranks, everybody
 from snip.masks import Masks
 from snip.methods.kinds import AtInitialisation
+from snip.network.packed import packed_parts
+from snip.network.parameters import Predicate, prunable_parameters
 from snip.scoring.batches import SeenBatches
 
 ALIKE = "Call snip.prune with the same model and settings in every process."

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.parameters import Predicate
 from snip.common.errors import InputError
 from snip.methods.kinds import ANYHOW, AtInitialisation, Needs
+from snip.network.parameters import Predicate
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores, accumulated_gradients
 from snip.scoring.settings import Scoring

@@ -13,17 +13,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.calling import Call, mapped, tensors_in
-from snip.anatomy.copying import copy_of
-from snip.anatomy.normed import attribute_names
-from snip.anatomy.parameters import Predicate, require_prunable, unwrap
-from snip.anatomy.undisturbed import batch_norm_in
 from snip.common.checks import all_finite
 from snip.common.errors import InputError, first_line
-from snip.distributed.calls import first_ones_call
 from snip.distributed.models import REPLICATED, ranks_of
+from snip.distributed.wrappers import unwrap
 from snip.methods.kinds import WEIGHTS, AtInitialisation, Needs
 from snip.methods.schedules import exponential
+from snip.network.calling import Call, mapped, tensors_in
+from snip.network.copying import copy_of
+from snip.network.first_call import first_ones_call
+from snip.network.normed import attribute_names
+from snip.network.parameters import Predicate, require_prunable
+from snip.network.undisturbed import batch_norm_in
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores
 from snip.scoring.looking import first_call

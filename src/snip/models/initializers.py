@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from snip.anatomy.normed import attribute_names, normed_weights
-from snip.anatomy.parameters import (
+from snip.common.errors import InputError, KindError, nearest
+from snip.distributed.wrappers import is_sharded
+from snip.masks.holding import rezero
+from snip.network.normed import attribute_names, normed_weights
+from snip.network.parameters import (
     NORMS,
     is_conv1d,
-    is_sharded,
     ordinary,
     parameter_owners,
     prunable_parameters,
 )
-from snip.common.errors import InputError, KindError, nearest
-from snip.masks.holding import rezero
 
 Rule = Callable[..., None]  # rule(weight, fan_in, fan_out, *, generator, [std])
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.undisturbed import restored_modes
 from snip.common.errors import InputError, KindError, nearest
 from snip.models import IMAGES, Images, build
 from snip.models.initializers import initialize
+from snip.network.undisturbed import restored_modes
 
 OWN = "own"  # the initialiser of a user's network: what its function draws
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from snip.algorithm import AUTO
-from snip.anatomy.parameters import is_weight
 from snip.common.errors import InputError, escaped, unforeseen
 from snip.data.dataset import Dataset
 from snip.experiments.fig2 import SPARSITIES
 from snip.masks import Masks
+from snip.network.parameters import is_weight
 from snip.page.finding import Run
 from snip.reports.pictures import COLOUR_MAP
 from snip.reports.views import filters, pixels, tiled

@@ -18,12 +18,12 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 
-from snip.anatomy.calling import Call, arguments, first_tensor, mapped, tensors_in
-from snip.anatomy.device import device_of
-from snip.anatomy.normed import normed_weights
-from snip.anatomy.parameters import unwrap
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, first_line
+from snip.distributed.wrappers import unwrap
+from snip.network.calling import Call, arguments, first_tensor, mapped, tensors_in
+from snip.network.device import device_of
+from snip.network.normed import normed_weights
+from snip.network.undisturbed import undisturbed
 from snip.paths.learned import LearnedOutputs
 from snip.paths.probe import PathProbe
 from snip.paths.values import DTYPE, constant, ones

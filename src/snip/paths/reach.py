@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
-from snip.anatomy.calling import Call, first_tensor, mapped
-from snip.anatomy.parameters import unwrap
+from snip.distributed.wrappers import unwrap
+from snip.network.calling import Call, first_tensor, mapped
 from snip.paths.connectivity import entered, one_sample, others, probing
 from snip.paths.learned import LearnedOutputs, floats_in
 from snip.paths.probe import PathProbe

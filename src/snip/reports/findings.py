@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import nn
 
-from snip.anatomy.packed import packed_parts
 from snip.common.errors import listed
 from snip.masks import Masks, empty_layers
+from snip.network.packed import packed_parts
 from snip.paths.connectivity import Connectivity
 from snip.selection.budgets import OWN
 

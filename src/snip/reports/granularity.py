@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from snip.anatomy.parameters import is_weight
-from snip.anatomy.units import live_units
 from snip.common.errors import InputError, listed
 from snip.masks import Masks
+from snip.network.parameters import is_weight
+from snip.network.units import live_units
 from snip.selection.granularity import Block, Channel, NofM, checked_granularity
 
 SEMI_STRUCTURED = "2:4"  # the one that torch.sparse.to_sparse_semi_structured takes

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.parameters import left_out, ordinary
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError
 from snip.distributed.models import require_whole
 from snip.masks import Masks, held_masks
+from snip.network.parameters import left_out, ordinary
 from snip.reports.findings import warnings_of
 from snip.reports.following import GIVE_INPUT, followed
 from snip.reports.granularity import granularity_note

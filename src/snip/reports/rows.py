@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.normed import attribute_names
-from snip.anatomy.units import LiveUnits, live_units
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError
 from snip.masks import Masks
+from snip.network.normed import attribute_names
+from snip.network.units import LiveUnits, live_units
 from snip.paths.connectivity import Connectivity
 from snip.selection.costs import flops_per_element
 

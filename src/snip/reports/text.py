@@ -12,9 +12,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from snip.anatomy.parameters import is_weight
 from snip.common.errors import escaped
 from snip.common.figures import percent
+from snip.network.parameters import is_weight
 
 if TYPE_CHECKING:
     from snip.reports.report import Report, Row

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from snip.algorithm import AUTO, BIASES, BUDGETS, COMPETE
-from snip.anatomy.undisturbed import BATCH_NORM_MODES
 from snip.common.checks import check_fields, checked_number, checked_whole
 from snip.common.errors import InputError, KindError, nearest
 from snip.engine.choice import ENGINES
@@ -17,6 +16,7 @@ from snip.methods.controls import CONTROLS, NONE, REDRAW
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
 from snip.models.resolve import OWN
+from snip.network.undisturbed import BATCH_NORM_MODES
 from snip.runs import naming
 from snip.scoring.settings import REDUCTIONS, Scoring
 from snip.selection.budgets import SCOPES, Scope, checked_sparsity

@@ -7,10 +7,10 @@ from typing import Any
 from torch import nn
 
 from snip.algorithm import prune
-from snip.anatomy.calling import example
-from snip.anatomy.copying import copy_of
 from snip.masks import Masks
 from snip.methods.controls import INVERT, NONE, OF_MASKS, inverted
+from snip.network.calling import example
+from snip.network.copying import copy_of
 from snip.selection.granularity import checked_granularity
 
 

@@ -14,8 +14,6 @@ import torch
 from torch import nn
 
 from snip.algorithm import AUTO, KEEP
-from snip.anatomy.packed import packed_parts
-from snip.anatomy.parameters import is_weight
 from snip.common.errors import InputError, SnipWarning
 from snip.data.dataset import Dataset
 from snip.data.split import Split
@@ -25,6 +23,8 @@ from snip.methods.controls import NONE
 from snip.methods.rounds import Scorer
 from snip.methods.schedules import one_shot
 from snip.models.resolve import draw_network
+from snip.network.packed import packed_parts
+from snip.network.parameters import is_weight
 from snip.reports.views import shares
 from snip.runs.config import RunConfig
 from snip.runs.run import scoring_batches

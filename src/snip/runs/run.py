@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.device import device_of
 from snip.common.errors import InputError
 from snip.common.files import write_json
 from snip.common.lock import Lock, locked
@@ -22,6 +21,7 @@ from snip.data import load
 from snip.data.dataset import Dataset
 from snip.masks import Masks
 from snip.models.resolve import draw_network, redraw_network
+from snip.network.device import device_of
 from snip.reports.report import report
 from snip.runs import folder as layout
 from snip.runs import in_phases

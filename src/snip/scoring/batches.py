@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from snip.anatomy.calling import first_tensor
-from snip.anatomy.device import device_of
 from snip.common.errors import InputError, KindError
+from snip.network.calling import first_tensor
+from snip.network.device import device_of
 
 Batch = Any
 LossFn = Callable[[nn.Module, Batch], torch.Tensor]

@@ -6,22 +6,22 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from snip.anatomy.normed import PARAMETRIZED, normed_weights
-from snip.anatomy.parameters import (
+from snip.common.errors import InputError, listed, warn
+from snip.common.figures import percent
+from snip.distributed.models import SHARDED, ranks_of, sharing
+from snip.distributed.shards import local
+from snip.distributed.wrappers import unwrap
+from snip.masks import held_masks
+from snip.masks.guessing import PRUNED, share_of_zeros
+from snip.network.normed import PARAMETRIZED, normed_weights
+from snip.network.parameters import (
     BY_PREDICATE,
     Predicate,
     is_weight,
     ordinary,
     refuse_torch_pruned,
     require_prunable,
-    unwrap,
 )
-from snip.common.errors import InputError, listed, warn
-from snip.common.figures import percent
-from snip.distributed.models import SHARDED, ranks_of, sharing
-from snip.distributed.shards import local
-from snip.masks import held_masks
-from snip.masks.guessing import PRUNED, share_of_zeros
 from snip.scoring.gradients import Scores
 from snip.scoring.waking import silent_scores
 

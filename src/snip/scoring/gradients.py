@@ -11,9 +11,6 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from snip.anatomy.calling import copied
-from snip.anatomy.parameters import Predicate, require_prunable
-from snip.anatomy.undisturbed import batch_norm_in, undisturbed
 from snip.common.checks import all_finite
 from snip.common.errors import InputError
 from snip.common.memory import in_no_other_hands
@@ -23,6 +20,9 @@ from snip.distributed.models import SHARDED, inner, ranks_of, sharing
 from snip.distributed.ranks import Ranks
 from snip.distributed.shards import local, sharded_like
 from snip.distributed.steps import no_batches, steps
+from snip.network.calling import copied
+from snip.network.parameters import Predicate, require_prunable
+from snip.network.undisturbed import batch_norm_in, undisturbed
 from snip.scoring.batches import (
     Batch,
     LossFn,

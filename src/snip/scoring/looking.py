@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.calling import Call, call, copied
-from snip.anatomy.parameters import unwrap
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
 from snip.distributed.models import inner
 from snip.distributed.steps import no_batches
+from snip.distributed.wrappers import unwrap
+from snip.network.calling import Call, call, copied
+from snip.network.undisturbed import undisturbed
 from snip.scoring.batches import LossFn, as_batches, checked_loss_fn, is_pair_of_tensors
 
 

@@ -15,22 +15,21 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from snip.anatomy.parameters import (
-    EMBEDDINGS,
-    NORMS,
-    Predicate,
-    is_sharded,
-    is_weight,
-    parameter_owners,
-    prunable_parameters,
-    unwrap,
-)
 from snip.common.errors import listed, warn
 from snip.distributed.models import SHARDED, ranks_of, sharing
 from snip.distributed.shards import local, ranks_of_tensors
 from snip.distributed.shards import part as own_part
+from snip.distributed.wrappers import is_sharded, unwrap
 from snip.masks.holding import is_emptied, rezero
 from snip.models.initializers import fans, fill, variance_scaling
+from snip.network.parameters import (
+    EMBEDDINGS,
+    NORMS,
+    Predicate,
+    is_weight,
+    parameter_owners,
+    prunable_parameters,
+)
 from snip.scoring.batches import SeenBatches
 from snip.scoring.gradients import Scores
 

@@ -8,11 +8,11 @@ from numbers import Real
 
 import torch
 
-from snip.anatomy.normed import layer_name
 from snip.common.checks import all_finite
 from snip.common.errors import InputError, KindError, listed, warn
 from snip.distributed.shards import local, ranks_of_tensors
 from snip.masks import Masks
+from snip.network.normed import layer_name
 from snip.selection.budgets import Scope, check_scope, checked_sparsity, kept_count, left_in
 from snip.selection.granularity import Granularity
 

@@ -11,11 +11,12 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils.rnn import PackedSequence
 
-from snip.anatomy.calling import Call, call, copied, first_tensor
-from snip.anatomy.normed import stored_parameter
-from snip.anatomy.parameters import is_conv1d, unwrap
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
+from snip.distributed.wrappers import unwrap
+from snip.network.calling import Call, call, copied, first_tensor
+from snip.network.normed import stored_parameter
+from snip.network.parameters import is_conv1d
+from snip.network.undisturbed import undisturbed
 from snip.paths.learned import LearnedOutputs
 from snip.selection.functions import watched_functions
 

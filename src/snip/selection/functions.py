@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from snip.anatomy.parameters import is_compiled
+from snip.distributed.wrappers import is_compiled
 from snip.tracing.kinds import Kind
 from snip.tracing.operations import operation_of
 

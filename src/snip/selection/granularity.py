@@ -19,9 +19,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from snip.anatomy.parameters import is_conv1d, is_weight, parameter_owners, unwrap
 from snip.common.checks import checked_whole
 from snip.common.errors import InputError, KindError, listed, nearest, warn
+from snip.distributed.wrappers import unwrap
+from snip.network.parameters import is_conv1d, is_weight, parameter_owners
 from snip.selection.topk import Cost, keep_top
 from snip.units.coupled import CoupledUnits, coupled_units
 

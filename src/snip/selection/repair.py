@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from snip.anatomy.calling import Call
-from snip.anatomy.packed import packed_parts
 from snip.common.errors import InputError, listed, warn
 from snip.masks import Masks, empty_layers, nearly_empty_layers
+from snip.network.calling import Call
+from snip.network.packed import packed_parts
 from snip.paths.learned import LearnedOutputs
 from snip.paths.reach import Follow, Reach, cut_inputs, following, unpruned
 

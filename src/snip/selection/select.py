@@ -8,9 +8,9 @@ from fractions import Fraction
 
 import torch
 
-from snip.anatomy.packed import Packed, part_names, split
 from snip.common.errors import InputError
 from snip.masks import Masks, Provenance
+from snip.network.packed import Packed, part_names, split
 from snip.selection.budgets import Scope, kept_count, layers, left_in, shares
 from snip.selection.checks import (
     asked_sparsity,

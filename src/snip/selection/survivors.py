@@ -17,8 +17,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from snip.anatomy.normed import normed_weights
-from snip.anatomy.parameters import unwrap
+from snip.distributed.wrappers import unwrap
+from snip.network.normed import normed_weights
 
 
 def with_survivors(

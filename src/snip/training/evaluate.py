@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from snip.anatomy.device import device_of
-from snip.anatomy.undisturbed import restored_modes
 from snip.common.errors import InputError
 from snip.engine.fused.step import wrong_answers
+from snip.network.device import device_of
+from snip.network.undisturbed import restored_modes
 
 
 @dataclass(frozen=True)

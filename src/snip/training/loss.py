@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, KindError
 from snip.engine.fused.step import TakeStep
+from snip.network.undisturbed import undisturbed
 from snip.scoring.batches import describe
 
 # What torch raises of labels that are no class indices, and of outputs that are no tensor.

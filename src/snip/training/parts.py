@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.device import draws
 from snip.common.errors import InputError, KindError
 from snip.data.batches import Batches
 from snip.data.dataset import Dataset
+from snip.network.device import draws
 from snip.training.config import TrainConfig
 
 EVALUATION_BATCH = 250  # images; decides speed and memory, and the last bits of a loss

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from torch import nn
 
-from snip.anatomy.device import device_of
-from snip.anatomy.parameters import unwrap
 from snip.common.errors import FileError
 from snip.common.files import read_json, reading, remove, write_json
 from snip.common.lock import Lock
 from snip.common.places import exists
+from snip.distributed.wrappers import unwrap
 from snip.engine.choice import Choice, choose, choose_again
 from snip.engine.fused.step import training_step
 from snip.masks import Masks, held_masks
+from snip.network.device import device_of
 from snip.training.config import TrainConfig
 from snip.training.hooks import hooked_step
 from snip.training.journal import CHECKPOINT, ENGINE, MASKS, Journal

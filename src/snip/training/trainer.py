@@ -9,14 +9,14 @@ from pathlib import Path
 
 from torch import nn
 
-from snip.anatomy.device import device_of
-from snip.anatomy.memory_format import channels_last
-from snip.anatomy.parameters import unwrap
-from snip.anatomy.undisturbed import restored_modes
 from snip.common.lock import Lock, locked
 from snip.data.dataset import Dataset
+from snip.distributed.wrappers import unwrap
 from snip.engine.fused.step import Step
 from snip.masks import Masks
+from snip.network.device import device_of
+from snip.network.memory_format import channels_last
+from snip.network.undisturbed import restored_modes
 from snip.training.config import TrainConfig
 from snip.training.display import Display
 from snip.training.hooks import Hooks

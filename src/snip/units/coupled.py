@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.parameters import unwrap
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
+from snip.distributed.wrappers import unwrap
+from snip.network.undisturbed import undisturbed
 from snip.tracing.forward import UntraceableError, trace
 from snip.units.follow import follow
 from snip.units.ledger import Layer, Ledger

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from snip.anatomy.calling import copied
-from snip.anatomy.hooks import hooked
-from snip.anatomy.parameters import parameter_owners
 from snip.common.errors import InputError, first_line
+from snip.network.calling import copied
+from snip.network.hooks import hooked
+from snip.network.parameters import parameter_owners
 from snip.tracing.forward import Run, Traced, called
 from snip.tracing.kinds import Kind
 from snip.tracing.operations import operation

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from snip.anatomy.accelerated import CONSTANTS
 from snip.engine.convert.joining import drop_unused, join_chains, join_norms, join_steps
 from snip.engine.convert.new_graph import NewGraph, Value, shape_of
 from snip.engine.layers.conv import SparseConvolution
@@ -24,6 +23,7 @@ from snip.engine.layers.pool import (
     mean_on_blocks,
     pad_on_blocks,
 )
+from snip.network.accelerated import CONSTANTS
 from snip.tracing.arguments import (
     averages_planes,
     flattens_rows,

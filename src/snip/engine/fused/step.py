@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from snip.anatomy.hooks import hooked
 from snip.common.errors import InputError
 from snip.engine.fused.optimizers import is_watched
 from snip.engine.fused.program import Program
@@ -17,6 +16,7 @@ from snip.engine.fused.straight import Straight, straight_of
 from snip.engine.fused.update import RULES, Update
 from snip.engine.kernels.straight import Gradients
 from snip.engine.recording import is_followed
+from snip.network.hooks import hooked
 
 IGNORED = -100  # cross-entropy's ignore_index
 

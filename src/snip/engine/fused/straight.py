@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.accelerated import Accelerated
 from snip.engine.fused.program import Program
 from snip.engine.fused.stages import Stage
 from snip.engine.kernels.library import vector_floats
 from snip.engine.kernels.memory import Reused, readable
 from snip.engine.layers.layouts import FEW_IMAGES
+from snip.network.accelerated import Accelerated
 
 LINEAR_LANES = 64  # at most: the sums of linear layers then leave some vector registers free
 MOST_PROGRAMS = 16  # shapes of batches whose program is kept

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.calling import tensors_in
 from snip.engine.layers.packing import PackedModule
+from snip.network.calling import tensors_in
 
 
 class SteppedEncoderLayer(nn.TransformerEncoderLayer):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from snip.anatomy.parameters import is_conv1d
 from snip.engine.layers.attention import SparseAttention
 from snip.engine.layers.conv import SparseConv1d, SparseConv2d
 from snip.engine.layers.linear import SparseConv1D, SparseLinear
@@ -16,6 +15,7 @@ from snip.engine.layers.packing import PackedModule
 from snip.engine.layers.recurrent import SparseRecurrent
 from snip.engine.layers.transposed import SparseConvTranspose1d, SparseConvTranspose2d
 from snip.engine.layers.volume import SparseConv3d
+from snip.network.parameters import is_conv1d
 
 # By exact type: a user's subclass may compute something else.
 SPARSE_LAYERS: dict[type[nn.Module], type[PackedModule]] = {

@@ -18,12 +18,11 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from snip.anatomy.copying import copy_of
-from snip.anatomy.parameters import ordinary, unwrap
 from snip.common.errors import FileError, InputError, KindError, shown
 from snip.common.files import parsed_json, reading, write_tensors
 from snip.common.places import PathLike
 from snip.distributed.models import require_whole
+from snip.distributed.wrappers import unwrap
 from snip.export.compact.parts import (
     FEWER_BITS,
     GAPS,
@@ -35,6 +34,8 @@ from snip.export.compact.parts import (
 )
 from snip.export.shrink.shrinking import SHRUNK, Shrunk, shrunk
 from snip.masks import Masks, Provenance, holding
+from snip.network.copying import copy_of
+from snip.network.parameters import ordinary
 from snip.units.surgery import Cut, Plan, check_plan, cut
 
 __all__ = ["Sizes", "load", "save", "sizes"]

@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.calling import call, copied, tensors_in
-from snip.anatomy.copying import copy_of
-from snip.anatomy.parameters import ordinary, unwrap
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError
 from snip.distributed.models import require_unwrapped
+from snip.distributed.wrappers import unwrap
 from snip.export.shrink.needs import Needs, contributions, needed_units
 from snip.export.shrink.report import ShrinkReport, layer_changes
 from snip.masks import Masks, held_masks, holding
+from snip.network.calling import call, copied, tensors_in
+from snip.network.copying import copy_of
+from snip.network.parameters import ordinary
+from snip.network.undisturbed import undisturbed
 from snip.tracing.forward import Traced, UntraceableError, trace
 from snip.units.follow import follow
 from snip.units.ledger import Ledger

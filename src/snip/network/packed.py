@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
-from snip.anatomy.normed import attribute_names
-from snip.anatomy.parameters import parameter_owners, unwrap
+from snip.distributed.wrappers import unwrap
+from snip.network.normed import attribute_names
+from snip.network.parameters import parameter_owners
 
 Packed = Mapping[str, Sequence[str]]  # parameter -> the names of its parts, equal ones of its rows
 

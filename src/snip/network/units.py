@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from snip.anatomy.normed import attribute_names
-from snip.anatomy.parameters import is_conv1d, is_weight, parameter_owners, unwrap
+from snip.distributed.wrappers import unwrap
+from snip.network.normed import attribute_names
+from snip.network.parameters import is_conv1d, is_weight, parameter_owners
 
 
 @dataclass(frozen=True)

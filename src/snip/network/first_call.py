@@ -8,9 +8,9 @@ from contextlib import suppress
 import torch
 from torch import nn
 
-from snip.anatomy.calling import Call, mapped
-from snip.anatomy.device import device_of
 from snip.distributed.ranks import Ranks
+from snip.network.calling import Call, mapped
+from snip.network.device import device_of
 
 
 def first_ones_call(ranks: Ranks, call: Call | None, model: nn.Module) -> Call | None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.anatomy.device import drawing_devices
+from snip.network.device import drawing_devices
 
 _CONTAINERS = (dict, OrderedDict, defaultdict, list, set, deque)
 _SIMPLE = (bool, int, float, str)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from snip.anatomy.snapshot import Snapshot
+from snip.network.snapshot import Snapshot
 
 BATCH_NORM_MODES = ("eval", "train")
 # Of two values, batch norm makes plus and minus one, whatever they are: all gradients vanish.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -14,10 +13,11 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from snip.anatomy.accelerated import Accelerated
-from snip.anatomy.normed import TORCH_PRUNED, normed_weights, why_computed
-from snip.anatomy.own_forward import changes_weight, is_added
 from snip.common.errors import InputError, KindError, listed
+from snip.distributed.wrappers import unwrap
+from snip.network.accelerated import Accelerated
+from snip.network.normed import TORCH_PRUNED, normed_weights, why_computed
+from snip.network.own_forward import changes_weight, is_added
 
 Predicate = Callable[[str, nn.Module, nn.Parameter], bool]
 Owners = dict[str, list[tuple[str, nn.Module]]]
@@ -114,35 +114,6 @@ def ordinary(model: nn.Module) -> nn.Module:
     return model
 
 
-def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module inside DDP, DataParallel and torch.compile wrappers."""
-    *_, own = wrappers(model)
-    return own
-
-
-def wrappers(model: nn.Module) -> Iterator[nn.Module]:
-    """The model and what it wraps, from outside to the user's own module."""
-    if not isinstance(model, nn.Module):
-        raise KindError(
-            f"the model is a {type(model).__name__}, not a torch.nn.Module: "
-            "pass the network itself, not its parameters or its state."
-        )
-    while True:
-        yield model
-        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-            model = model.module
-        elif is_compiled(model):
-            model = cast(nn.Module, model._orig_mod)
-        else:
-            return
-
-
-def is_compiled(model: nn.Module) -> bool:
-    """Whether torch.compile made the module; dynamo takes long to import, so it is not imported."""
-    dynamo = sys.modules.get("torch._dynamo")
-    return dynamo is not None and isinstance(model, dynamo.OptimizedModule)
-
-
 def is_weight(shape: Sequence[int]) -> bool:
     """Whether a prunable parameter of this shape connects units; with one dimension it is a bias.
 
@@ -173,12 +144,6 @@ def require_prunable(
         f"({'; '.join(reasons) or 'it has no parameters at all'}). "
         "Choose some with params=lambda name, module, param: ..."
     )
-
-
-def is_sharded(parameter: torch.Tensor) -> bool:
-    """Whether a parameter is split over processes (FSDP, tensor parallel)."""
-    # By name: DTensor takes a while to import, and few models have one.
-    return any(kind.__name__ in ("DTensor", "FlatParameter") for kind in type(parameter).__mro__)
 
 
 def _check_predicate(predicate: Predicate) -> None:

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from snip.anatomy.parameters import unwrap
-from snip.anatomy.undisturbed import undisturbed
 from snip.common.errors import InputError, first_line
+from snip.distributed.wrappers import unwrap
+from snip.network.undisturbed import undisturbed
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # what a model is called with: args, kwargs
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 
-from snip.anatomy.normed import stored_parameter
+from snip.network.normed import stored_parameter
 
 WEIGHTED = (
     F.linear, F.conv1d, F.conv2d, F.conv3d,
