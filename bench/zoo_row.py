@@ -26,7 +26,7 @@ import snip
 from snip.common.errors import first_line
 from snip.common.timing import Work, best_times
 from snip.network.accelerated import Accelerated
-from snip.network.calling import call, tensors_in
+from snip.network.calls import call, tensors_in
 from snip.scoring.batches import cross_entropy
 
 SEED = 0

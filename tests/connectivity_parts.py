@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import snip
-from snip.network.calling import arguments
+from snip.network.calls import arguments
 from snip.paths.connectivity import connectivity
 from snip.paths.reach import reach
 

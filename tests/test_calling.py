@@ -10,7 +10,7 @@ from expected_warnings import expects
 from torch import nn
 
 import snip
-from snip.network.calling import copied, mapped, tensors_in
+from snip.network.calls import copied, mapped, tensors_in
 
 ONE, TWO = torch.tensor([1.0]), torch.tensor([2.0])
 

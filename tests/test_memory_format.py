@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from snip.data import load
-from snip.network.memory_format import channels_last
 from snip.training import train
 from snip.training.config import TrainConfig
+from snip.training.memory_format import channels_last
 
 
 def network():

@@ -13,7 +13,7 @@ import snip
 from snip.engine.kernels.library import available
 from snip.engine.layers.packing import PackedModule
 from snip.network.accelerated import Accelerated
-from snip.network.calling import call, tensors_in
+from snip.network.calls import call, tensors_in
 
 pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 

@@ -8,7 +8,7 @@ from zoo_networks import ZOO, transformers
 
 import snip
 from snip.models.initializers import fans
-from snip.network.calling import call, first_tensor
+from snip.network.calls import call, first_tensor
 from snip.network.units import live_units
 from snip.paths.connectivity import connectivity
 

@@ -234,7 +234,7 @@ FAULTS = (
     # The user's network.
     Fault(
         "python-random-not-restored",
-        "network/snapshot.py",
+        "network/untouched.py",
         "    random.setstate(pythons)",
         "    pass",
         "test_sensitivity.py::test_scoring_leaves_no_trace",

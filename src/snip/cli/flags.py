@@ -19,7 +19,7 @@ from snip.engine.choice import ENGINES
 from snip.methods.controls import CONTROLS, NONE
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
-from snip.network.undisturbed import BATCH_NORM_MODES
+from snip.network.untouched import BATCH_NORM_MODES
 from snip.runs import METHODS, PROTOCOLS, RunConfig
 from snip.runs.config import LABELS
 from snip.scoring.settings import REDUCTIONS

@@ -32,9 +32,7 @@ from snip.masks import Masks, held_masks
 from snip.masks.guessing import PRUNED, all_zero, share_of_zeros
 from snip.masks.holding import leave
 from snip.network.accelerated import Accelerated
-from snip.network.calling import example, mapped
-from snip.network.copying import copy_of
-from snip.network.device import device_off_cpu
+from snip.network.calls import copy_of, device_off_cpu, example, mapped
 from snip.network.parameters import prunable_parameters, refuse_torch_pruned
 
 LOWER = (torch.bfloat16, torch.float16)

@@ -18,8 +18,8 @@ from snip.engine.kernels.straight import Gradients
 from snip.engine.layers.packing import DENSE, SPARSE
 from snip.engine.pace import step_of
 from snip.masks import held_masks
-from snip.network.device import device_off_cpu
-from snip.network.undisturbed import restored_modes
+from snip.network.calls import device_off_cpu
+from snip.network.untouched import restored_modes
 
 ENGINES = ("auto", SPARSE, DENSE)
 Batch = tuple[torch.Tensor, torch.Tensor]

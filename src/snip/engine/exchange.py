@@ -18,7 +18,7 @@ from snip.engine.layers.norm import BlockNorm1d, BlockNorm2d
 from snip.engine.layers.packing import PackedModule
 from snip.masks import Masks
 from snip.masks.holding import PROVENANCE, hold
-from snip.network.copying import copy_of
+from snip.network.calls import copy_of
 
 Kinds = dict[type[nn.Module], type[nn.Module]]
 # The batch norms that run on the engine's layouts as well.

@@ -20,9 +20,8 @@ from snip.common.timing import Work, best_times
 from snip.distributed.ranks import everybody
 from snip.engine.layers.packing import DENSE, SPARSE
 from snip.masks.holding import rezero
-from snip.network.calling import Call, arguments, call, mapped, tensors_in
-from snip.network.copying import copy_of
-from snip.network.undisturbed import undisturbed
+from snip.network.calls import Call, arguments, call, copy_of, mapped, tensors_in
+from snip.network.untouched import undisturbed
 
 PLANES = (nn.Conv2d, nn.ConvTranspose2d)
 TIMING_NOISE = 1.02  # a network that is slower by less than this is not slower

@@ -12,8 +12,8 @@ from torch import nn
 
 from snip.common.errors import first_line
 from snip.engine.layers.packing import PackedModule
-from snip.network.calling import call, copied, tensors_in
-from snip.network.undisturbed import undisturbed
+from snip.network.calls import call, copied, tensors_in
+from snip.network.untouched import undisturbed
 
 # Of the largest output: batch norm magnifies rounding, most of all by the statistics of a batch.
 TOLERANCE, BATCH_TOLERANCE = 1e-3, 1e-2

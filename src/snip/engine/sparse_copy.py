@@ -21,9 +21,9 @@ from snip.engine.layers.table import OUTPUT_PROJECTION, SPARSE_LAYERS, sparse_la
 from snip.engine.pace import losing_layers, timing_decides
 from snip.engine.proof import why_not
 from snip.masks import Masks
-from snip.network.calling import arguments
-from snip.network.hooks import hooked
+from snip.network.calls import arguments
 from snip.network.parameters import parameter_owners
+from snip.network.untouched import hooked
 from snip.tracing.forward import Traced, UntraceableError, trace_for_training
 from snip.tracing.reads import read_past_layers
 

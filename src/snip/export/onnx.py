@@ -24,7 +24,7 @@ from snip.distributed.wrappers import unwrap
 from snip.engine.accelerate import densify
 from snip.masks import holding
 from snip.network.accelerated import Accelerated
-from snip.network.calling import arguments, copied, doubled
+from snip.network.calls import arguments, copied, doubled
 
 NEEDED = ("onnx", "onnxscript")
 

@@ -20,9 +20,8 @@ from snip.distributed.ranks import ALONE, Ranks, everybody
 from snip.distributed.wrappers import unwrap
 from snip.integrations.in_place import accelerate_in_place, densify_in_place
 from snip.masks import Masks, Provenance, held_masks
-from snip.network.calling import inputs_of, mapped
-from snip.network.device import device_of
-from snip.network.undisturbed import undisturbed
+from snip.network.calls import Call, device_of, mapped
+from snip.network.untouched import undisturbed
 
 TAKEN = ("model", "batches", "sparsity", "training")  # of `prune`, what a trainer decides itself
 OF_NETWORK = ("loss_fn", "params")  # options that only a network shows to be right or wrong
@@ -127,8 +126,8 @@ def _noted(network: nn.Module, pruning: Pruning) -> Iterator[None]:
 
     def note(_network: nn.Module, args: Any, kwargs: Any) -> None:
         if pruning._inputs is None:
-            call = mapped((args, kwargs), lambda tensor: tensor.detach())
-            pruning._inputs = inputs_of(network, call)
+            call = Call(args, kwargs).map(lambda tensor: tensor.detach())
+            pruning._inputs = call.inputs(network)
 
     if not pruning.accelerate:
         yield

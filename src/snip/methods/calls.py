@@ -11,7 +11,7 @@ from torch import nn
 
 from snip.common.errors import InputError
 from snip.methods.layers import is_batched, matrices, not_taken, parameter_of
-from snip.network.undisturbed import undisturbed
+from snip.network.untouched import undisturbed
 
 Call = tuple[torch.Tensor, torch.Tensor]  # the input of a layer, and its output
 

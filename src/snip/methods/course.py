@@ -14,7 +14,7 @@ from torch import nn
 from snip.distributed.wrappers import unwrap
 from snip.masks import Masks, held_masks
 from snip.methods.schedules import Rounds
-from snip.network.device import device_of
+from snip.network.calls import device_of
 from snip.selection.budgets import kept_count, left_in
 from snip.selection.select import select
 from snip.selection.survivors import with_survivors

@@ -17,6 +17,7 @@ from snip.masks import Masks, held_masks, release, versions
 from snip.methods.course import Course
 from snip.methods.kinds import DuringTraining
 from snip.methods.layers import require_layers, require_no_norms
+from snip.network.calls import Call
 from snip.network.parameters import Predicate, is_weight, left_out
 from snip.scoring.batches import is_pair_of_tensors, one_sample
 from snip.scoring.checks import scorable_parameters
@@ -87,7 +88,7 @@ def prune_in_phases(
     )
     masks.apply(model)
     # Nothing is repaired, which would not be the method any more; but the user hears of it.
-    with_a_path(model, masks, ((inputs,), {}), None, repair=False)
+    with_a_path(model, masks, Call((inputs,), {}), None, repair=False)
     return masks
 
 

@@ -22,7 +22,7 @@ from snip.methods.layer_matrix import LayerMatrix, require_room
 from snip.methods.layers import MATRICES, Takes, matrices
 from snip.methods.lenets import settings_of
 from snip.methods.schedules import exponential
-from snip.network.undisturbed import undisturbed
+from snip.network.untouched import undisturbed
 from snip.selection.budgets import apportion, kept_count, left_in
 from snip.selection.topk import keep_top
 from snip.training.phases import steady

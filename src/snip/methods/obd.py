@@ -23,7 +23,7 @@ from snip.methods.layers import (
     rows,
 )
 from snip.methods.schedules import exponential
-from snip.network.undisturbed import undisturbed
+from snip.network.untouched import undisturbed
 from snip.scoring.gradients import Scores
 from snip.training.phases import steady
 

@@ -16,7 +16,7 @@ from snip.distributed.models import ranks_of
 from snip.masks import Masks, held_masks
 from snip.methods.kinds import DATA
 from snip.methods.rounds import Scorer, in_rounds
-from snip.network.calling import example, inputs_of
+from snip.network.calls import example
 from snip.network.packed import packed_parts
 from snip.scoring.checks import check_signal, zero_biases
 from snip.scoring.gradients import Scores
@@ -121,7 +121,7 @@ def _on_model(granularity: Granularity, scorer: Scorer) -> Granularity:
     """Return the granularity bound to the model that is scored."""
     inputs = None
     if granularity.needs_inputs:
-        inputs = inputs_of(scorer.model, scorer.call)
+        inputs = None if scorer.call is None else scorer.call.inputs(scorer.model)
         if inputs is None:  # a loss may call parts of the model and never the whole
             inputs = next((example(scorer.model, batch) for batch in scorer.seen.batches), None)
     return granularity.on(scorer.model, inputs)

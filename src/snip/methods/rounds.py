@@ -21,11 +21,10 @@ from snip.distributed.wrappers import unwrap
 from snip.masks import Masks
 from snip.methods.kinds import DATA, NOTHING, AtInitialisation
 from snip.methods.schedules import one_shot
-from snip.network.calling import Call
-from snip.network.first_call import first_ones_call
+from snip.network.calls import Call, shared_call
 from snip.network.normed import normed_weights
 from snip.network.parameters import Predicate
-from snip.network.undisturbed import undisturbed
+from snip.network.untouched import undisturbed
 from snip.paths.learned import LearnedOutputs
 from snip.scoring.batches import LossFn, SeenBatches, cross_entropy, name_of
 from snip.scoring.gradients import Scores
@@ -98,7 +97,7 @@ class Scorer:
         ranks = ranks_of(self.model)
         self.learned = LearnedOutputs.of_all(ranks.everyones(counter.learned))
         self.uses = ranks.first(counter.uses)
-        self.call = first_ones_call(ranks, counter.call, self.model)
+        self.call = shared_call(ranks, counter.call, self.model)
         return scores if reads_data else self.scores()
 
     def provenance(self) -> dict[str, Any]:

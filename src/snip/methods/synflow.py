@@ -19,12 +19,10 @@ from snip.distributed.models import REPLICATED, ranks_of
 from snip.distributed.wrappers import unwrap
 from snip.methods.kinds import WEIGHTS, AtInitialisation, Needs
 from snip.methods.schedules import exponential
-from snip.network.calling import Call, mapped, tensors_in
-from snip.network.copying import copy_of
-from snip.network.first_call import first_ones_call
+from snip.network.calls import Call, copy_of, shared_call, tensors_in
 from snip.network.normed import attribute_names
 from snip.network.parameters import Predicate, require_prunable
-from snip.network.undisturbed import batch_norm_in
+from snip.network.untouched import batch_norm_in
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores
 from snip.scoring.looking import first_call
@@ -83,7 +81,7 @@ def _seen(model: nn.Module, batches: Any, loss_fn: LossFn | None) -> Call:
     ranks = ranks_of(model)
     with ranks.together():
         own = first_call(model, batches, loss_fn)
-    seen = first_ones_call(ranks, own, model)
+    seen = shared_call(ranks, own, model)
     if seen is None:
         raise InputError(
             "what the loss calls the model with cannot be sent to other processes (pickle): call "
@@ -103,8 +101,7 @@ def _ones(call: Call, batch_dim: int) -> Call:
         made = torch.ones_like(tensor, dtype=DTYPE)
         return made.narrow(batch_dim, 0, 1) if alike and tensor.ndim > batch_dim else made
 
-    args, kwargs = mapped(call, ones)
-    return args, kwargs
+    return call.map(ones)
 
 
 def _output(linear: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -18,7 +18,7 @@ from torch import nn
 from snip.common.errors import InputError, KindError, nearest
 from snip.models import IMAGES, Images, build
 from snip.models.initializers import initialize
-from snip.network.undisturbed import restored_modes
+from snip.network.untouched import restored_modes
 
 OWN = "own"  # the initialiser of a user's network: what its function draws
 

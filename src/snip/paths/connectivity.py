@@ -20,10 +20,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from snip.common.errors import InputError, first_line
 from snip.distributed.wrappers import unwrap
-from snip.network.calling import Call, arguments, first_tensor, mapped, tensors_in
-from snip.network.device import device_of
+from snip.network.calls import Call, arguments, device_of, first_tensor, mapped, tensors_in
 from snip.network.normed import normed_weights
-from snip.network.undisturbed import undisturbed
+from snip.network.untouched import undisturbed
 from snip.paths.learned import LearnedOutputs
 from snip.paths.probe import PathProbe
 from snip.paths.values import DTYPE, constant, ones

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from snip.network.calling import tensors_in
+from snip.network.calls import tensors_in
 
 Edge = tuple[Any, int]  # how autograd names a tensor: the node that made it, and which of its own
 

@@ -24,7 +24,7 @@ from torch import nn
 from torch.func import functional_call
 
 from snip.distributed.wrappers import unwrap
-from snip.network.calling import Call, first_tensor, mapped
+from snip.network.calls import Call, first_tensor, mapped
 from snip.paths.connectivity import entered, one_sample, others, probing
 from snip.paths.learned import LearnedOutputs, floats_in
 from snip.paths.probe import PathProbe
@@ -144,7 +144,7 @@ def _entered(model: nn.Module, sample: Call, probe: _ForwardProbe, only: str | N
         values.append(entered(value, probe))
     probe.follows = False  # what enters later, like embeddings, is of other arguments
     count = len(sample[0])
-    return tuple(values[:count]), dict(zip(sample[1], values[count:], strict=True))
+    return Call(tuple(values[:count]), dict(zip(sample[1], values[count:], strict=True)))
 
 
 class _Constants:

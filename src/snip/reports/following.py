@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from snip.masks import Masks, empty_layers
-from snip.network.calling import arguments
+from snip.network.calls import arguments
 from snip.network.packed import packed_parts
 from snip.paths.connectivity import Connectivity, connectivity, example_input
 from snip.paths.reach import cut_inputs, following, unpruned

@@ -16,7 +16,7 @@ from snip.methods.controls import CONTROLS, NONE, REDRAW
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
 from snip.models.resolve import OWN
-from snip.network.undisturbed import BATCH_NORM_MODES
+from snip.network.untouched import BATCH_NORM_MODES
 from snip.runs import naming
 from snip.scoring.settings import REDUCTIONS, Scoring
 from snip.selection.budgets import SCOPES, Scope, checked_sparsity

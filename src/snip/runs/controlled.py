@@ -9,8 +9,7 @@ from torch import nn
 from snip.algorithm import prune
 from snip.masks import Masks
 from snip.methods.controls import INVERT, NONE, OF_MASKS, inverted
-from snip.network.calling import example
-from snip.network.copying import copy_of
+from snip.network.calls import copy_of, example
 from snip.selection.granularity import checked_granularity
 
 

@@ -21,7 +21,7 @@ from snip.data import load
 from snip.data.dataset import Dataset
 from snip.masks import Masks
 from snip.models.resolve import draw_network, redraw_network
-from snip.network.device import device_of
+from snip.network.calls import device_of
 from snip.reports.report import report
 from snip.runs import folder as layout
 from snip.runs import in_phases

@@ -13,9 +13,9 @@ from snip.common.timing import Work, best_time, best_times
 from snip.engine.convert.timings import Timings
 from snip.models import IMAGES, MODELS
 from snip.models.resolve import resolve_model
-from snip.network.memory_format import channels_last
 from snip.runs.config import RunConfig
 from snip.training import train_step
+from snip.training.memory_format import channels_last
 from snip.training.parts import make_optimizer, seeded
 
 FEW = 2  # images that a large network is timed on

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snip.common.errors import InputError, KindError
-from snip.network.calling import first_tensor
-from snip.network.device import device_of
+from snip.network.calls import device_of, first_tensor
 
 Batch = Any
 LossFn = Callable[[nn.Module, Batch], torch.Tensor]

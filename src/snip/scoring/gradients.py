@@ -20,9 +20,9 @@ from snip.distributed.models import SHARDED, inner, ranks_of, sharing
 from snip.distributed.ranks import Ranks
 from snip.distributed.shards import local, sharded_like
 from snip.distributed.steps import no_batches, steps
-from snip.network.calling import copied
+from snip.network.calls import copied
 from snip.network.parameters import Predicate, require_prunable
-from snip.network.undisturbed import batch_norm_in, undisturbed
+from snip.network.untouched import batch_norm_in, undisturbed
 from snip.scoring.batches import (
     Batch,
     LossFn,

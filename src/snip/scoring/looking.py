@@ -11,8 +11,8 @@ from snip.common.errors import InputError
 from snip.distributed.models import inner
 from snip.distributed.steps import no_batches
 from snip.distributed.wrappers import unwrap
-from snip.network.calling import Call, call, copied
-from snip.network.undisturbed import undisturbed
+from snip.network.calls import Call, call, copied
+from snip.network.untouched import undisturbed
 from snip.scoring.batches import LossFn, as_batches, checked_loss_fn, is_pair_of_tensors
 
 
@@ -26,7 +26,7 @@ def first_call(model: nn.Module, batches: Any, loss_fn: LossFn | None) -> Call:
     calls: list[Call] = []
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        calls.append((args, kwargs))
+        calls.append(Call(args, kwargs))
         raise _Called
 
     # First, because another hook may compute something.

@@ -8,7 +8,7 @@ from typing import Any
 
 from snip.common.checks import checked_whole
 from snip.common.errors import InputError, KindError, nearest
-from snip.network.undisturbed import BATCH_NORM_MODES
+from snip.network.untouched import BATCH_NORM_MODES
 
 # |sum of g| and sum of |g| are different things: the first asks what the whole data says of a
 # connection, the second lets batches that disagree both count. With one batch all three agree.

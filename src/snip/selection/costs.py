@@ -13,10 +13,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from snip.common.errors import InputError
 from snip.distributed.wrappers import unwrap
-from snip.network.calling import Call, call, copied, first_tensor
+from snip.network.calls import Call, call, copied, first_tensor
 from snip.network.normed import stored_parameter
 from snip.network.parameters import is_conv1d
-from snip.network.undisturbed import undisturbed
+from snip.network.untouched import undisturbed
 from snip.paths.learned import LearnedOutputs
 from snip.selection.functions import watched_functions
 
@@ -52,7 +52,7 @@ class UseCounter:
         """Before the whole model's forward: count the samples, and remember the call."""
         self._running = True
         given = [*args, *kwargs.values()]
-        self.call = self.call or (args, kwargs)
+        self.call = self.call or Call(args, kwargs)
         if given and isinstance(given[0], PackedSequence):
             self._samples += int(given[0].batch_sizes[0])
             return

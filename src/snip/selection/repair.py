@@ -11,7 +11,7 @@ from torch import nn
 
 from snip.common.errors import InputError, listed, warn
 from snip.masks import Masks, empty_layers, nearly_empty_layers
-from snip.network.calling import Call
+from snip.network.calls import Call
 from snip.network.packed import packed_parts
 from snip.paths.learned import LearnedOutputs
 from snip.paths.reach import Follow, Reach, cut_inputs, following, unpruned

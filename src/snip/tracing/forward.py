@@ -15,8 +15,8 @@ from torch.fx.proxy import TraceError
 from torch.utils import _pytree as pytree
 
 from snip.common.errors import first_line
-from snip.network.calling import arguments, copied, doubled
-from snip.network.undisturbed import restored_modes, undisturbed
+from snip.network.calls import arguments, copied, doubled
+from snip.network.untouched import restored_modes, undisturbed
 from snip.tracing.arguments import given, writes_in_place
 from snip.tracing.kinds import Kind
 from snip.tracing.operations import UNKNOWN, operation

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from snip.network.calling import call, copied, tensors_in
-from snip.network.undisturbed import undisturbed
+from snip.network.calls import call, copied, tensors_in
+from snip.network.untouched import undisturbed
 
 # Questions whose answer is the same for a sparse layer's weights.
 HARMLESS = tuple(

@@ -13,7 +13,7 @@ from torch import nn
 from snip.common import files, places
 from snip.common.checks import differences, fits
 from snip.common.errors import FileError, shortened, warn
-from snip.network.device import drawing_devices
+from snip.network.untouched import drawing_devices
 from snip.training.config import TrainConfig
 from snip.training.optimizer_state import check_optimizer, load_optimizer
 from snip.training.state import State, different_tensors, extra_state, snapshot

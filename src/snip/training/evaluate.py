@@ -11,8 +11,8 @@ from torch import nn
 
 from snip.common.errors import InputError
 from snip.engine.fused.step import wrong_answers
-from snip.network.device import device_of
-from snip.network.undisturbed import restored_modes
+from snip.network.calls import device_of
+from snip.network.untouched import restored_modes
 
 
 @dataclass(frozen=True)

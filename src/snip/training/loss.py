@@ -8,7 +8,7 @@ from torch import nn
 
 from snip.common.errors import InputError, KindError
 from snip.engine.fused.step import TakeStep
-from snip.network.undisturbed import undisturbed
+from snip.network.untouched import undisturbed
 from snip.scoring.batches import describe
 
 # What torch raises of labels that are no class indices, and of outputs that are no tensor.

@@ -15,7 +15,7 @@ from torch import nn
 from snip.common.errors import InputError, KindError
 from snip.data.batches import Batches
 from snip.data.dataset import Dataset
-from snip.network.device import draws
+from snip.network.untouched import draws
 from snip.training.config import TrainConfig
 
 EVALUATION_BATCH = 250  # images; decides speed and memory, and the last bits of a loss

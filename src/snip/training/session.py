@@ -13,7 +13,7 @@ from torch import nn
 from snip.distributed.wrappers import unwrap
 from snip.engine.fused.step import Step, TakeStep
 from snip.masks import Masks
-from snip.network.device import device_of
+from snip.network.calls import device_of
 from snip.training.config import TrainConfig
 from snip.training.divergence import require_finite, require_finite_weights
 from snip.training.evaluate import evaluate

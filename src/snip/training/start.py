@@ -15,7 +15,7 @@ from snip.distributed.wrappers import unwrap
 from snip.engine.choice import Choice, choose, choose_again
 from snip.engine.fused.step import training_step
 from snip.masks import Masks, held_masks
-from snip.network.device import device_of
+from snip.network.calls import device_of
 from snip.training.config import TrainConfig
 from snip.training.hooks import hooked_step
 from snip.training.journal import CHECKPOINT, ENGINE, MASKS, Journal

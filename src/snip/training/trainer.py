@@ -14,14 +14,14 @@ from snip.data.dataset import Dataset
 from snip.distributed.wrappers import unwrap
 from snip.engine.fused.step import Step
 from snip.masks import Masks
-from snip.network.device import device_of
-from snip.network.memory_format import channels_last
-from snip.network.undisturbed import restored_modes
+from snip.network.calls import device_of
+from snip.network.untouched import restored_modes
 from snip.training.config import TrainConfig
 from snip.training.display import Display
 from snip.training.hooks import Hooks
 from snip.training.interrupts import end_by, signals_noted
 from snip.training.loggers import Logger, begun
+from snip.training.memory_format import channels_last
 from snip.training.metrics import Metrics, best_test_error, selected
 from snip.training.parts import Data, data_for, seeded, stream
 from snip.training.session import CHECKPOINT_SECONDS, Options, Session

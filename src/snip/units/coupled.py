@@ -15,7 +15,7 @@ from torch import nn
 
 from snip.common.errors import InputError
 from snip.distributed.wrappers import unwrap
-from snip.network.undisturbed import undisturbed
+from snip.network.untouched import undisturbed
 from snip.tracing.forward import UntraceableError, trace
 from snip.units.follow import follow
 from snip.units.ledger import Layer, Ledger

@@ -10,9 +10,9 @@ import torch
 from torch import fx, nn
 
 from snip.common.errors import InputError, first_line
-from snip.network.calling import copied
-from snip.network.hooks import hooked
+from snip.network.calls import copied
 from snip.network.parameters import parameter_owners
+from snip.network.untouched import hooked
 from snip.tracing.forward import Run, Traced, called
 from snip.tracing.kinds import Kind
 from snip.tracing.operations import operation

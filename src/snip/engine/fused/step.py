@@ -16,7 +16,7 @@ from snip.engine.fused.straight import Straight, straight_of
 from snip.engine.fused.update import RULES, Update
 from snip.engine.kernels.straight import Gradients
 from snip.engine.recording import is_followed
-from snip.network.hooks import hooked
+from snip.network.untouched import hooked
 
 IGNORED = -100  # cross-entropy's ignore_index
 

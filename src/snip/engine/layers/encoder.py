@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from snip.engine.layers.packing import PackedModule
-from snip.network.calling import tensors_in
+from snip.network.calls import tensors_in
 
 
 class SteppedEncoderLayer(nn.TransformerEncoderLayer):

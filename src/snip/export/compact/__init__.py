@@ -34,7 +34,7 @@ from snip.export.compact.parts import (
 )
 from snip.export.shrink.shrinking import SHRUNK, Shrunk, shrunk
 from snip.masks import Masks, Provenance, holding
-from snip.network.copying import copy_of
+from snip.network.calls import copy_of
 from snip.network.parameters import ordinary
 from snip.units.surgery import Cut, Plan, check_plan, cut
 

@@ -15,10 +15,9 @@ from snip.distributed.wrappers import unwrap
 from snip.export.shrink.needs import Needs, contributions, needed_units
 from snip.export.shrink.report import ShrinkReport, layer_changes
 from snip.masks import Masks, held_masks, holding
-from snip.network.calling import call, copied, tensors_in
-from snip.network.copying import copy_of
+from snip.network.calls import call, copied, copy_of, tensors_in
 from snip.network.parameters import ordinary
-from snip.network.undisturbed import undisturbed
+from snip.network.untouched import undisturbed
 from snip.tracing.forward import Traced, UntraceableError, trace
 from snip.units.follow import follow
 from snip.units.ledger import Ledger
