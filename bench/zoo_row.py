@@ -23,7 +23,7 @@ from torch import nn
 from zoo_networks import ZOO, Network
 
 import snip
-from snip.common.errors import first_line
+from snip.common.text import first_line
 from snip.common.timing import Work, best_times
 from snip.network.accelerated import Accelerated
 from snip.network.calls import call, tensors_in

@@ -16,8 +16,9 @@ from safetensors.torch import load_file
 
 import snip
 from snip.common.checks import check_kinds, checked_whole, differences
-from snip.common.errors import InputError, shown
+from snip.common.errors import InputError
 from snip.common.files import LARGEST_JSON, parsed_json, read_json
+from snip.common.text import shown
 from snip.data.safe_pickle import PickledArray, load_arrays
 from snip.export import compact
 from snip.export.compact.gaps import encode

@@ -12,8 +12,9 @@ from safetensors.torch import save_file
 
 from snip import InputError, Masks, report
 from snip.common.console import say, show_table
-from snip.common.errors import FileError, KindError, escaped
+from snip.common.errors import FileError, KindError
 from snip.common.files import damaged
+from snip.common.text import escaped
 from snip.masks import Provenance
 
 # Clears the screen, names the window, rings, turns the direction of writing, and no encoding.

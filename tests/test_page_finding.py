@@ -11,8 +11,8 @@ from page_parts import TRAIN, page_of, small_run
 
 from snip.cli.repeating import command_of
 from snip.common.errors import FileError, InputError
-from snip.common.figures import duration, percent
 from snip.common.lock import locked
+from snip.common.text import duration, percent
 from snip.data import load
 from snip.page.book import Book
 from snip.page.finding import Run, chosen_folders, read_run

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from snip.common.figures import duration
+from snip.common.text import duration
 from snip.experiments import EXPERIMENTS
 from snip.experiments.sweep import progress as of_sweep
 from snip.experiments.sweep.estimate import show_estimate

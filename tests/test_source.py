@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from snip.common import source
-from snip.common.errors import first_sentence
+from snip.common.text import first_sentence
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from snip.common.figures import duration
+from snip.common.text import duration
 from snip.training import display
 from snip.training.display import Display, summary
 from snip.training.metrics import Running

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from snip.common.console import remark, say, show_table, size
-from snip.common.figures import percent
+from snip.common.console import remark, say, show_table
 from snip.common.places import exists
+from snip.common.text import percent, size
 from snip.export import compact
 from snip.masks import Masks
 from snip.models import build

@@ -11,8 +11,8 @@ import torch
 
 from snip.cli.reading import State, Weights, network_of
 from snip.common.errors import FileError, InputError
-from snip.common.figures import percent
 from snip.common.places import exists
+from snip.common.text import percent
 from snip.masks import Masks
 from snip.reports.report import Report, report
 from snip.runs import RunResult, chance_note

@@ -15,8 +15,8 @@ from snip.cli.useless import Rule, given_options, refuse_useless
 from snip.common.console import remark, say
 from snip.common.device import set_up_torch
 from snip.common.errors import InputError
-from snip.common.figures import counted, duration
 from snip.common.places import exists
+from snip.common.text import counted, duration
 
 if TYPE_CHECKING:
     from snip.experiments.sweep.reproduce import Reproduction

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from snip.cli.options import SHORT
 from snip.common.console import remark, show_facts
-from snip.common.figures import percent
+from snip.common.text import percent
 from snip.runs import RunConfig, RunResult, chance_note, resolve_model
 from snip.runs.folder import BEGUN, FINISHED, STOPPED, require_own, state_of
 

@@ -13,9 +13,9 @@ from string import ascii_uppercase
 from snip.cli.run_choice import Filters, chosen, differing, has, read_all, searched
 from snip.common.console import remark, say, show_table
 from snip.common.errors import FileError, InputError
-from snip.common.figures import counted, duration, percent
 from snip.common.files import read_json, reading
 from snip.common.lock import is_held, locked
+from snip.common.text import counted, duration, percent
 from snip.reports.curves import Curve, draw_curves
 from snip.reports.pictures import require_format
 from snip.runs.folder import FINISHED

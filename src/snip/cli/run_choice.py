@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from snip.common.errors import InputError, nearest, shown
-from snip.common.errors import listed as few
+from snip.common.errors import InputError, nearest
+from snip.common.text import listed as few
+from snip.common.text import shown
 from snip.methods import METHODS
 from snip.models import MODELS
 from snip.runs import RunConfig

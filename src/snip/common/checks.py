@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
-from snip.common.errors import InputError, KindError, nearest, shortened, shown
+from snip.common.errors import InputError, KindError, nearest
+from snip.common.text import shortened, shown
 
 if TYPE_CHECKING:  # torch takes long to import, and `snip --help` needs none of it
     import torch

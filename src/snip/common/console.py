@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from snip.common.errors import FileError, escaped
+from snip.common.errors import FileError
+from snip.common.text import escaped
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -119,11 +120,6 @@ def show_facts(facts: Mapping[str, object]) -> None:
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
         say(f"{name:<{width}}  {escaped(str(value))}")
-
-
-def size(count: float) -> str:
-    """A number of bytes in MB or kB."""
-    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
 @contextmanager

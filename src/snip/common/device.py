@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from snip.common.errors import InputError, first_line
+from snip.common.errors import InputError
+from snip.common.text import first_line
 
 
 def set_up_torch(*, threads: int | None, device: str) -> None:

@@ -1,23 +1,22 @@
-"""What a user's mistake raises: a sentence with the value, the reason and the fix."""
+"""Exceptions and warnings; each message has the value, the reason and the fix."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
-import re
-import reprlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
+from importlib import import_module
 from typing import Any
 
-LONGEST = 2000  # characters of a message: it may quote a file, which may have megabytes of them
+from snip.common.text import escaped, first_line, shortened, shown
 
 # Packages between a warning and the line of the user's that it is about: an optimiser's step, for
 # one, calls us from inside torch.
 BETWEEN = ("snip", "torch", "contextlib")
 
-# Of two names with this much in common (difflib's measure) one is probably a slip for the other.
+# Two names with this much in common (difflib's measure) probably differ by a typing mistake.
 LIKE = 0.6
 
 
@@ -25,12 +24,12 @@ class InputError(ValueError):
     """A mistake in what the user gave; nothing was changed."""
 
     def __str__(self) -> str:
-        # A message may quote a file, and a terminal obeys what a file holds.
+        # A message may quote a file, and a terminal would obey its control characters.
         return escaped(shortened(str(self.args[0])), keep="\n") if self.args else ""
 
 
 class KindError(InputError, TypeError):
-    """A value of the wrong kind."""
+    """A value of the wrong type."""
 
 
 class FileError(InputError, OSError):
@@ -42,7 +41,7 @@ class MissingPackageError(InputError, ImportError):
 
 
 class RankError(RuntimeError):
-    """Another process of a distributed group is gone or silent; nothing was changed."""
+    """A different process of a distributed group ended or is silent; nothing was changed."""
 
 
 class SnipWarning(UserWarning):
@@ -59,54 +58,8 @@ def warn(sentence: str) -> None:
 
 @cache
 def warn_once(sentence: str) -> None:
-    """Warn, but only the first time that this process has the same to say."""
+    """Warn, but give the same sentence only once in a process."""
     warn(sentence)
-
-
-def escaped(text: str, keep: str = "") -> str:
-    """Text that a terminal only shows: control characters, but those in `keep`, as \\x1b."""
-    return "".join(
-        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
-    )
-
-
-class _Short(reprlib.Repr):
-    """Python's repr, of a few parts of a few levels: it takes no time either, whatever the value.
-
-    Containers that hold one another several times have a repr that never ends.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel, self.maxdict = 3, 4
-        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = 6
-        self.maxstring = self.maxother = 100
-
-    def repr_int(self, x: int, _level: int) -> str:
-        # Python refuses to write a number of thousands of digits.
-        return repr(x) if abs(x) < 1 << 256 else f"a number of {x.bit_length()} bits"
-
-    def repr_bytes(self, x: bytes, _level: int) -> str:
-        return repr(x[:20]) + ("..." if len(x) > 20 else "")
-
-
-_SHORT = _Short()
-
-
-def shown(value: Any) -> str:
-    """A value as a message quotes it: its repr, shortened."""
-    return shortened(_SHORT.repr(value), 300)
-
-
-def shortened(text: str, most: int = LONGEST) -> str:
-    """Text without what is beyond so many characters."""
-    return text if len(text) <= most else f"{text[:most]}..."
-
-
-def listed(names: Sequence[object]) -> str:
-    """The first few of many names."""
-    few = ", ".join(shown(name) for name in names[:5])
-    return few + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def nearest(kind: str, name: str, known: Iterable[str]) -> InputError:
@@ -121,23 +74,24 @@ def nearest(kind: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"unknown {kind} {shown(name)}{hint} Known: {', '.join(names)}.")
 
 
-def first_line(error: BaseException) -> str:
-    """What an error says, without the rest of a long message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def unforeseen(error: BaseException) -> str:
-    """What an error says that is no sentence of ours: its kind, and its first line."""
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
-def first_sentence(text: str) -> str:
-    """The first sentence of a message, for a table: files by their names, without their folders."""
-    # Of "cannot read /home/me/runs/a.json (damaged): ..." the folders say who did it where.
-    plain = re.sub(r"(?:[A-Za-z]:)?(?:[\w.~-]*[/\\])+(?=[\w.-])", "", text.strip())
-    lines = plain.splitlines() or [""]
-    return re.split(r"(?<=[.!?])\s", lines[0], maxsplit=1)[0]
-
-
 def _letters(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
+
+
+def imported(
+    names: str | tuple[str, ...], what: str, extra: str, *, library: str | None = None
+) -> Any:
+    """Import the first module that is installed; raise with the command to install it otherwise.
+
+    `library` names the missing package where the modules belong to one that is there without it.
+    """
+    names = (names,) if isinstance(names, str) else names
+    for name in names:
+        try:
+            return import_module(name)
+        except ImportError as error:
+            missing = error
+    raise MissingPackageError(
+        f"{what} needs {library or names[0].partition('.')[0]} ({first_line(missing)}): "
+        f"run  pip install 'snip-prune[{extra}]'"
+    ) from missing

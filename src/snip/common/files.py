@@ -14,8 +14,9 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from snip.common.errors import FileError, MissingPackageError, escaped, first_line
+from snip.common.errors import FileError, MissingPackageError
 from snip.common.places import PathLike, exists, forbidden, require_ordinary, unreadable
+from snip.common.text import escaped, first_line
 
 NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # a full disk, a used-up quota
 TEMPORARY = ".snip-tmp-"  # how the name of a file begins that is still being written

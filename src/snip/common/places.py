@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import stat
 
-from snip.common.errors import FileError, escaped
+from snip.common.errors import FileError
+from snip.common.text import escaped
 
 PathLike = str | os.PathLike[str]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from snip.common.checks import LARGEST
-from snip.common.errors import shown
+from snip.common.text import shown
 
 MOST_DIMENSIONS = 4  # of an array of images
 

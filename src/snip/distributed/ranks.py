@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 from snip.common.checks import differences
-from snip.common.errors import InputError, RankError, first_line, shortened
+from snip.common.errors import InputError, RankError
+from snip.common.text import first_line, shortened
 
 LONGEST = 500  # characters of one process's error that the others repeat
 

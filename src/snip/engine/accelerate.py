@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common.errors import InputError, KindError, listed, warn, warn_once
+from snip.common.errors import InputError, KindError, warn, warn_once
+from snip.common.text import listed
 from snip.common.timing import Work
 from snip.distributed.models import require_unwrapped, require_whole
 from snip.distributed.wrappers import unwrap

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common.errors import first_line
+from snip.common.text import first_line
 from snip.engine.layers.packing import PackedModule
 from snip.network.calls import call, copied, tensors_in
 from snip.network.untouched import undisturbed

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common.errors import InputError, first_line, nearest
+from snip.common.errors import InputError, nearest
+from snip.common.text import first_line
 from snip.engine.accelerated import Conversion, accelerated
 from snip.engine.convert.converter import Converter
 from snip.engine.convert.timings import Timings

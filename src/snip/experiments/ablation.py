@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from snip.common.figures import short_percent
+from snip.common.text import short_percent
 from snip.experiments.kinds import OF, Experiment, Record, Row
 from snip.experiments.records.comparison import LEAST_SEEDS, paired
 from snip.experiments.records.drawing import (

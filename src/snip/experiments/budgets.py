@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from snip.common.figures import percent
+from snip.common.text import percent
 from snip.data import load
 from snip.experiments.budget_arms import ARMS, BASES, Arm, plan
 from snip.experiments.kinds import Experiment, Record, Row

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from snip.common.figures import counted
 from snip.common.progress import track
+from snip.common.text import counted
 from snip.data import Dataset, load
 from snip.experiments.kinds import Experiment, Record
 from snip.experiments.measures import map_measures as measures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from snip.common.figures import percent
+from snip.common.text import percent
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.measures.curves import Curves, at_end
 from snip.experiments.records.drawing import COLOURS, finish, new_figure, plain_axes

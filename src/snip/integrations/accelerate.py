@@ -15,8 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from snip.common.errors import InputError, KindError
-from snip.common.optional import imported
+from snip.common.errors import InputError, KindError, imported
 from snip.integrations.pruning import Pruning, first_of, own_loss
 from snip.masks import Masks
 from snip.scoring.batches import cross_entropy, is_pair_of_tensors

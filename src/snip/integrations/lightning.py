@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common.errors import InputError, nearest, warn
-from snip.common.optional import imported
+from snip.common.errors import InputError, imported, nearest, warn
 from snip.integrations.pruning import Pruning, first_of
 from snip.network.parameters import prunable_parameters
 

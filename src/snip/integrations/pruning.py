@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from snip.algorithm import checked_settings, prune
-from snip.common.errors import InputError, nearest, warn
-from snip.common.optional import imported
+from snip.common.errors import InputError, imported, nearest, warn
 from snip.distributed.models import replica
 from snip.distributed.ranks import ALONE, Ranks, everybody
 from snip.distributed.wrappers import unwrap

@@ -15,7 +15,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from snip.common.errors import InputError, KindError, listed
+from snip.common.errors import InputError, KindError
+from snip.common.text import listed
 from snip.distributed.wrappers import is_sharded
 from snip.masks import Masks, Provenance, held_masks, release
 from snip.network.normed import normed_weights

@@ -8,10 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from snip.common.errors import InputError
-from snip.common.figures import percent
-from snip.common.optional import imported
+from snip.common.errors import InputError, imported
 from snip.common.places import PathLike
+from snip.common.text import percent
 from snip.distributed.ranks import everybody
 from snip.distributed.shards import local
 from snip.distributed.wrappers import is_sharded

@@ -34,7 +34,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from snip.common.errors import listed, warn
+from snip.common.errors import warn
+from snip.common.text import listed
 from snip.distributed.models import is_fsdp
 from snip.distributed.shards import check_split, local, part
 from snip.distributed.wrappers import is_sharded

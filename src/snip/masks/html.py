@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from snip.common.figures import percent
-from snip.common.html import page, table
+from snip.common.text import html_page, html_table, percent
 
 if TYPE_CHECKING:
     from snip.masks.masks import Masks
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
 def as_html(masks: Masks) -> str:
     """Masks with the style that they need."""
-    return page(content(masks))
+    return html_page(content(masks))
 
 
 def content(masks: Masks) -> str:
@@ -28,4 +27,4 @@ def content(masks: Masks) -> str:
         "share": [percent(share) for share in shares],
     }
     kinds = ["" if count else "empty" for count in kept[:-1]]
-    return table(cells, bars="share", fractions=shares, kinds=[*kinds, "total"])
+    return html_table(cells, bars="share", fractions=shares, kinds=[*kinds, "total"])

@@ -16,9 +16,9 @@ from safetensors import safe_open
 from torch import nn
 
 from snip.common.errors import FileError, InputError, KindError
-from snip.common.figures import percent
 from snip.common.files import parsed_json, reading, write_tensors
 from snip.common.places import PathLike
+from snip.common.text import percent
 from snip.distributed.models import resharded
 from snip.distributed.shards import local, part, whole_masks
 from snip.distributed.wrappers import unwrap

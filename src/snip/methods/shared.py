@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common.errors import InputError, listed, warn
+from snip.common.errors import InputError, warn
+from snip.common.text import listed
 from snip.distributed.models import REPLICATED, SHARDED, sharing
 from snip.distributed.ranks import Ranks, everybody
 from snip.masks import Masks

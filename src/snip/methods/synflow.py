@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from snip.common.checks import all_finite
-from snip.common.errors import InputError, first_line
+from snip.common.errors import InputError
+from snip.common.text import first_line
 from snip.distributed.models import REPLICATED, ranks_of
 from snip.distributed.wrappers import unwrap
 from snip.methods.kinds import WEIGHTS, AtInitialisation, Needs

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from snip.common.errors import InputError, first_line
+from snip.common.errors import InputError
+from snip.common.text import first_line
 from snip.distributed.ranks import Ranks
 from snip.distributed.wrappers import unwrap
 from snip.network.untouched import undisturbed

@@ -13,7 +13,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from snip.common.errors import InputError, KindError, listed
+from snip.common.errors import InputError, KindError
+from snip.common.text import listed
 from snip.distributed.wrappers import unwrap
 from snip.network.accelerated import Accelerated
 from snip.network.normed import TORCH_PRUNED, normed_weights, why_computed

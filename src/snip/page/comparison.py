@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from snip.common.figures import percent
+from snip.common.text import percent
 from snip.experiments.paper_numbers import PaperNumber, paper_number
 from snip.experiments.records.summary import AGREES, ROUNDED, summary
 from snip.page.names import has_other_length, pruned_by

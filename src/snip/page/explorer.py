@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from snip.algorithm import AUTO
-from snip.common.errors import InputError, escaped, unforeseen
+from snip.common.errors import InputError
+from snip.common.text import escaped, unforeseen
 from snip.data.dataset import Dataset
 from snip.experiments.fig2 import SPARSITIES
 from snip.masks import Masks

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from snip.common.errors import escaped, shortened
-from snip.common.figures import short_percent
+from snip.common.text import escaped, short_percent, shortened
 from snip.page.finding import Run
 from snip.runs import RunConfig
 

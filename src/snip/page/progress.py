@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from snip.common.errors import escaped
-from snip.common.figures import duration, percent
+from snip.common.text import duration, escaped, percent
 from snip.page.finding import Run
 from snip.runs.folder import FINISHED
 from snip.runs.listing import DAMAGED, RUNNING

@@ -11,8 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from snip.common.errors import escaped
-from snip.common.html import STYLE
+from snip.common.text import STYLE, escaped
 
 ASSETS = Path(__file__).with_name("assets")
 # uPlot draws the curves: 51 kB, no dependencies, no styles of its own making, logarithmic axes,

@@ -8,7 +8,8 @@ from threading import Lock
 from typing import Any
 
 from snip.common.console import finish, remark, say
-from snip.common.errors import InputError, unforeseen
+from snip.common.errors import InputError
+from snip.common.text import unforeseen
 from snip.page.book import Book
 from snip.page.render import policy
 

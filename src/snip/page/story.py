@@ -8,8 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from snip.common.errors import escaped
-from snip.common.figures import counted, percent
+from snip.common.text import counted, escaped, percent
 from snip.experiments.paper_numbers import paper_number
 from snip.masks.html import content as masks_html
 from snip.methods import training_method

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from snip.common.errors import unforeseen
+from snip.common.text import unforeseen
 from snip.page.finding import Run
 from snip.page.names import PART, look, name_of, short
 from snip.page.story import CommandOf, Shown, curves, shown

@@ -18,7 +18,8 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 
-from snip.common.errors import InputError, first_line
+from snip.common.errors import InputError
+from snip.common.text import first_line
 from snip.distributed.wrappers import unwrap
 from snip.network.calls import Call, arguments, device_of, first_tensor, mapped, tensors_in
 from snip.network.normed import normed_weights

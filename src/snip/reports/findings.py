@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import nn
 
-from snip.common.errors import listed
+from snip.common.text import listed
 from snip.masks import Masks, empty_layers
 from snip.network.packed import packed_parts
 from snip.paths.connectivity import Connectivity

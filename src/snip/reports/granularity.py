@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from snip.common.errors import InputError, listed
+from snip.common.errors import InputError
+from snip.common.text import listed
 from snip.masks import Masks
 from snip.network.parameters import is_weight
 from snip.network.units import live_units

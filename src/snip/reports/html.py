@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from snip.common.html import page, table
+from snip.common.text import html_page, html_table
 from snip.reports.text import columns, summary
 
 if TYPE_CHECKING:
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 def as_html(report: Report) -> str:
     """A report with the style that it needs."""
-    return page(content(report))
+    return html_page(content(report))
 
 
 def content(report: Report) -> str:
     """The table with density bars, the totals, the warnings and what was left out."""
     densities = [*(row.density for row in report.rows), 1 - report.sparsity]
     kinds = ["empty" if row.units and not row.kept else "" for row in report.rows]
-    rows = table(columns(report), bars="density", fractions=densities, kinds=[*kinds, "total"])
+    rows = html_table(columns(report), bars="density", fractions=densities, kinds=[*kinds, "total"])
     lines = "".join(f"<p>{escape(line)}</p>" for line in summary(report))
     warnings = "".join(
         f'<p class="warning"><b>Warning:</b> {escape(warning)}</p>' for warning in report.warnings

@@ -12,8 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from snip.common.errors import escaped
-from snip.common.figures import percent
+from snip.common.text import escaped, percent
 from snip.network.parameters import is_weight
 
 if TYPE_CHECKING:

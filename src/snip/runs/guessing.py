@@ -7,9 +7,8 @@ import shlex
 
 import torch
 
-from snip.common.errors import listed
-from snip.common.figures import percent
 from snip.common.places import exists
+from snip.common.text import listed, percent
 from snip.masks import Masks, empty_layers
 from snip.methods import training_method
 from snip.runs.config import TRUE

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from snip.common.errors import InputError, listed, warn
-from snip.common.figures import percent
+from snip.common.errors import InputError, warn
+from snip.common.text import listed, percent
 from snip.distributed.models import SHARDED, ranks_of, sharing
 from snip.distributed.shards import local
 from snip.distributed.wrappers import unwrap

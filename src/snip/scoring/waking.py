@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from snip.common.errors import listed, warn
+from snip.common.errors import warn
+from snip.common.text import listed
 from snip.distributed.models import SHARDED, ranks_of, sharing
 from snip.distributed.shards import local, ranks_of_tensors
 from snip.distributed.shards import part as own_part

@@ -9,7 +9,8 @@ from numbers import Real
 import torch
 
 from snip.common.checks import all_finite
-from snip.common.errors import InputError, KindError, listed, warn
+from snip.common.errors import InputError, KindError, warn
+from snip.common.text import listed
 from snip.distributed.shards import local, ranks_of_tensors
 from snip.masks import Masks
 from snip.network.normed import layer_name

@@ -20,7 +20,8 @@ from torch import nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from snip.common.checks import checked_whole
-from snip.common.errors import InputError, KindError, listed, nearest, warn
+from snip.common.errors import InputError, KindError, nearest, warn
+from snip.common.text import listed
 from snip.distributed.wrappers import unwrap
 from snip.network.parameters import is_conv1d, is_weight, parameter_owners
 from snip.selection.topk import Cost, keep_top

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from snip.common.errors import InputError, listed, warn
+from snip.common.errors import InputError, warn
+from snip.common.text import listed
 from snip.masks import Masks, empty_layers, nearly_empty_layers
 from snip.network.calls import Call
 from snip.network.packed import packed_parts

@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch.fx.proxy import TraceError
 from torch.utils import _pytree as pytree
 
-from snip.common.errors import first_line
+from snip.common.text import first_line
 from snip.network.calls import arguments, copied, doubled
 from snip.network.untouched import restored_modes, undisturbed
 from snip.tracing.arguments import given, writes_in_place

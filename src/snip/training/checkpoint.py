@@ -12,7 +12,8 @@ from torch import nn
 
 from snip.common import files, places
 from snip.common.checks import differences, fits
-from snip.common.errors import FileError, shortened, warn
+from snip.common.errors import FileError, warn
+from snip.common.text import shortened
 from snip.network.untouched import drawing_devices
 from snip.training.config import TrainConfig
 from snip.training.optimizer_state import check_optimizer, load_optimizer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
-from snip.common.figures import duration
 from snip.common.progress import BAR_EVERY, PATIENCE, TextBar
+from snip.common.text import duration
 from snip.training.metrics import Running
 
 LINE_EVERY = 30.0

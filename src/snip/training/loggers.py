@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from snip.common.errors import FileError, first_line
+from snip.common.errors import FileError
+from snip.common.text import first_line
 from snip.training.metrics import Metrics
 
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from snip.common.optional import imported
+from snip.common.errors import imported
 from snip.training.loggers import began, identity, scalars, writing
 from snip.training.metrics import Metrics
 

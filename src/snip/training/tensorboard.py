@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from snip.common import places
+from snip.common.errors import imported
 from snip.common.files import remove
-from snip.common.optional import imported
 from snip.training.loggers import began, scalars, writing
 from snip.training.metrics import Metrics
 

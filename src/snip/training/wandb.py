@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snip.common import places
-from snip.common.optional import imported
+from snip.common.errors import imported
 from snip.training.loggers import identity, scalars, writing
 from snip.training.metrics import Metrics
 

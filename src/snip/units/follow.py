@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from snip.common.errors import InputError, first_line
+from snip.common.errors import InputError
+from snip.common.text import first_line
 from snip.network.calls import copied
 from snip.network.parameters import parameter_owners
 from snip.network.untouched import hooked

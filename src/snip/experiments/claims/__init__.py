@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snip.common.figures import short_percent
+from snip.common.text import short_percent
 from snip.experiments.claims import batches, errors, labels, maps
 from snip.experiments.claims.facts import Claim, Fact, verdict
 from snip.experiments.records.comparison import LEAST_SEEDS, MARGIN, MARGIN_SHARE

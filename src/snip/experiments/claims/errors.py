@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from snip.common.figures import short_percent
+from snip.common.text import short_percent
 from snip.experiments.claims.facts import (
     Fact,
     Records,

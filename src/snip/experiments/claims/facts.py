@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from snip.common.figures import counted, short_percent
+from snip.common.text import counted, short_percent
 from snip.experiments.kinds import Record
 from snip.experiments.records.comparison import LEAST_SEEDS, diverged, paired
 from snip.experiments.records.summary import AGREES, HIGHER, LOWER, ROUNDED

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from snip.common.figures import short_percent
+from snip.common.text import short_percent
 from snip.experiments.claims.facts import Fact, Records, rows_of, rows_run
 from snip.experiments.fig4 import NAMES
 from snip.experiments.kinds import Record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from snip.common.figures import short_percent
+from snip.common.text import short_percent
 from snip.experiments.claims.facts import Fact, Records
 from snip.experiments.fig2 import PLAIN, SETS, called
 from snip.experiments.kinds import Record

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from snip.common.figures import duration
+from snip.common.text import duration
 from snip.experiments import EXPERIMENTS
 from snip.experiments.gallery.verdicts import Found, Judged, anchor, claim_text, verdict_table
 from snip.experiments.kinds import Record

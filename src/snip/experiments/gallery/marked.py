@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from snip.common.errors import nearest
-from snip.common.figures import short_percent
+from snip.common.text import short_percent
 from snip.experiments.fig1 import FIG1
 from snip.experiments.gallery.verdicts import Judged, verdict_table
 from snip.experiments.granularity import GRANULARITY

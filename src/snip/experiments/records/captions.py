@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from snip.common.figures import counted
+from snip.common.text import counted
 from snip.experiments.kinds import DATA_NOTES, Record
 from snip.experiments.records.comparison import diverged, is_full_schedule
 from snip.experiments.records.parts import MEASURED, TIMED, machine_in_words, origin

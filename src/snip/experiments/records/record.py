@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from snip.common.errors import FileError, first_sentence
+from snip.common.errors import FileError
+from snip.common.text import first_sentence
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.records.results_file import COPIED, FORMAT, LATER, OTHERS
 from snip.experiments.records.summary import summary

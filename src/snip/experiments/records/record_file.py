@@ -7,9 +7,9 @@ from pathlib import Path
 
 from snip.common.console import remark
 from snip.common.errors import FileError
-from snip.common.figures import counted
 from snip.common.files import NOTHING_CHANGED, write_json
 from snip.common.lock import waiting_lock
+from snip.common.text import counted
 from snip.experiments.kinds import Experiment, Record, Row
 from snip.experiments.records.drawing import save_figure
 from snip.experiments.records.parts import MEASURED, Parts

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snip.common.console import say, show_table
-from snip.common.errors import listed
-from snip.common.figures import short_percent
 from snip.common.files import write_text
+from snip.common.text import listed, short_percent
 from snip.experiments.kinds import Experiment, Record
 from snip.experiments.records.captions import captions, command_of
 from snip.experiments.records.parts import MEASURED

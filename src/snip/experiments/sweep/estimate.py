@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 
 from snip.common.console import say, show_table
-from snip.common.figures import counted, duration
 from snip.common.progress import track
+from snip.common.text import counted, duration
 from snip.experiments.kinds import Row
 from snip.experiments.records.parts import MADE, MEASURED
 from snip.experiments.sweep.order import together

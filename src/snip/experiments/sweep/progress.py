@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from snip.common.console import remark
 from snip.common.errors import InputError
-from snip.common.figures import duration
 from snip.common.progress import TextBar
+from snip.common.text import duration
 from snip.experiments.sweep.order import together
 from snip.runs.listing import Listed, listed
 from snip.runs.pace import Pace

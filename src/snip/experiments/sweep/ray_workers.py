@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from snip.common.errors import InputError, first_line
+from snip.common.errors import InputError, imported
 from snip.common.files import remove, write_json
-from snip.common.optional import imported
+from snip.common.text import first_line
 from snip.experiments.sweep.work import FAILED, LOST, SAVING, Outcome, Place, Task, attempt
 from snip.runs import RunConfig
 from snip.runs.listing import CLUSTER

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snip.common.checks import checked_whole
-from snip.common.errors import InputError, listed
+from snip.common.errors import InputError
 from snip.common.lock import require_folder
+from snip.common.text import listed
 from snip.data.locate import check_named_folder
 from snip.experiments.kinds import OF, Row, checked_scale
 from snip.experiments.sweep.local_workers import LocalWorkers

@@ -6,9 +6,10 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from snip.common.errors import FileError, InputError, unforeseen
+from snip.common.errors import FileError, InputError
 from snip.common.files import NO_ROOM
 from snip.common.lock import BusyError
+from snip.common.text import unforeseen
 from snip.runs import RunConfig, run
 from snip.runs.logs import require_loggers
 from snip.training.divergence import DivergenceError

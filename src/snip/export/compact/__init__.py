@@ -18,9 +18,10 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from snip.common.errors import FileError, InputError, KindError, shown
+from snip.common.errors import FileError, InputError, KindError
 from snip.common.files import parsed_json, reading, write_tensors
 from snip.common.places import PathLike
+from snip.common.text import shown
 from snip.distributed.models import require_whole
 from snip.distributed.wrappers import unwrap
 from snip.export.compact.parts import (

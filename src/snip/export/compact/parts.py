@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from snip.common.checks import check_kinds
-from snip.common.errors import InputError, shown
+from snip.common.errors import InputError
+from snip.common.text import shown
 from snip.export.compact import gaps
 
 Tensor = torch.Tensor
