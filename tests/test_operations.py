@@ -12,9 +12,8 @@ import snip
 from snip.engine.kernels.library import available
 from snip.export.shrink import shrink
 from snip.masks import Masks
+from snip.network.operations import IN_PLACE, OPERATIONS, UNKNOWN, Kind, operation, operation_of
 from snip.paths.connectivity import connectivity
-from snip.tracing.kinds import Kind
-from snip.tracing.operations import IN_PLACE, OPERATIONS, UNKNOWN, operation, operation_of
 
 POINTWISE = [o for o in OPERATIONS if o.kind in (Kind.POINTWISE, Kind.RECTIFIER)]
 ARGUMENTS = {

@@ -262,7 +262,7 @@ FAULTS = (
     ),
     Fault(
         "sigmoid-of-zero-is-zero",
-        "tracing/operations.py",
+        "network/operations.py",
         '"sigmoid hardsigmoid logsigmoid softplus cos erfc", layouts=True)',
         '"sigmoid hardsigmoid logsigmoid softplus cos erfc", zero=True, layouts=True)',
         "test_operations.py",

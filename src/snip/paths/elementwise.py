@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from snip.network.operations import REVERSED, operation_of
 from snip.paths.values import DTYPE, constant, something
-from snip.tracing.operations import REVERSED, operation_of
 
 Tensor = torch.Tensor
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from snip.network.operations import operation_of
 from snip.paths.values import DTYPE, constant, something
-from snip.tracing.operations import operation_of
 
 Tensor = torch.Tensor
 

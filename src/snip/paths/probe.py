@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from snip.network.operations import IN_PLACE
 from snip.paths import layers
 from snip.paths.table import rule_of
 from snip.paths.values import ones
-from snip.tracing.operations import IN_PLACE
 
 
 class PathProbe(TorchFunctionMode):

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from snip.network.operations import operation_of
 from snip.paths.values import constant, something
-from snip.tracing.operations import operation_of
 
 Tensor = torch.Tensor
 State = tuple[Tensor, ...]

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from snip.network.operations import Kind, operation_of
 from snip.paths import elementwise, layers, sequences
-from snip.tracing.kinds import Kind
-from snip.tracing.operations import operation_of
 
 Rule = Callable[..., Any]  # rule(function, *args, **kwargs): `function` is the one replaced
 

@@ -11,8 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from snip.distributed.wrappers import is_compiled
-from snip.tracing.kinds import Kind
-from snip.tracing.operations import operation_of
+from snip.network.operations import Kind, operation_of
 
 LAYERS = (Kind.LINEAR, Kind.CONVOLUTION, Kind.TRANSPOSED_CONVOLUTION)
 MATRIX_PRODUCTS = ("matmul", "mm", "mv", "bmm")  # of their two arguments

@@ -16,10 +16,8 @@ from torch.utils import _pytree as pytree
 
 from snip.common.text import first_line
 from snip.network.calls import arguments, copied, doubled
+from snip.network.operations import UNKNOWN, Kind, given, operation, writes_in_place
 from snip.network.untouched import restored_modes, undisturbed
-from snip.tracing.arguments import given, writes_in_place
-from snip.tracing.kinds import Kind
-from snip.tracing.operations import UNKNOWN, operation
 from snip.tracing.tracer import CarefulTracer, Leaf
 
 TENSOR_ATTRIBUTES = ("T", "H", "mT", "mH", "data", "real", "imag")

@@ -12,11 +12,10 @@ from torch import fx, nn
 from snip.common.errors import InputError
 from snip.common.text import first_line
 from snip.network.calls import copied
+from snip.network.operations import Kind, operation
 from snip.network.parameters import parameter_owners
 from snip.network.untouched import hooked
 from snip.tracing.forward import Run, Traced, called
-from snip.tracing.kinds import Kind
-from snip.tracing.operations import operation
 from snip.units import layers, rules
 from snip.units.flow import Flow, plain
 from snip.units.ledger import NOTHING, Flows, Ledger, Step

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from snip.tracing.arguments import given
+from snip.network.operations import given
 from snip.units.flow import Flow, along, plain
 from snip.units.ledger import Flows, Layer, Reader, Step
 

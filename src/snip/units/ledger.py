@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from snip.tracing.arguments import given
-from snip.tracing.operations import Operation
+from snip.network.operations import Operation, given
 from snip.units.flow import Flow
 
 Tensor = torch.Tensor

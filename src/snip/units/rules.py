@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-from snip.tracing.arguments import given
-from snip.tracing.kinds import Kind
-from snip.tracing.operations import operation
+from snip.network.operations import Kind, given, operation
 from snip.units.flow import Flow, plain, side_by_side, spread
 from snip.units.ledger import NOTHING, Flows, Step
 

@@ -24,17 +24,18 @@ from snip.engine.layers.pool import (
     pad_on_blocks,
 )
 from snip.network.accelerated import CONSTANTS
-from snip.tracing.arguments import (
+from snip.network.operations import (
+    Kind,
+    Operation,
     averages_planes,
     flattens_rows,
     given,
+    operation,
     pool_settings,
     setting,
     writes_in_place,
 )
 from snip.tracing.forward import Traced, called
-from snip.tracing.kinds import Kind
-from snip.tracing.operations import Operation, operation
 
 
 class Converter:

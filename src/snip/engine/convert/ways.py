@@ -28,9 +28,8 @@ from snip.engine.layers.norm import BlockNorm
 from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD, PackedModule, Ways
 from snip.engine.layers.recurrent import SparseRecurrent
 from snip.engine.layers.volume import SparseConv3d
+from snip.network.operations import Kind, operation
 from snip.tracing.forward import Traced, called
-from snip.tracing.kinds import Kind
-from snip.tracing.operations import operation
 
 # Below this much work (multiply-adds, about a millisecond) timing costs more than it saves, and
 # converting would break a straight network in two.

@@ -26,7 +26,7 @@ from snip.engine.layers.layouts import (
 from snip.engine.layers.linear import SparseLinear, linear_chain
 from snip.engine.layers.packing import SPARSE
 from snip.engine.layers.pool import max_pool_on_blocks
-from snip.tracing.arguments import flattens_rows
+from snip.network.operations import flattens_rows
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,71 @@
 """The one table of operations: what Snip knows of each, under all its PyTorch spellings.
 
-To teach Snip another operation, add its name to the row that describes it: the reports of paths
-(`paths`), the units that go together (`units`) and the engine's layouts (`engine.convert`)
-all follow. An operation that stands nowhere is run as it is, keeps whatever it reads from being
-cut, and gets plain tensors.
+To teach Snip another operation, add its name to the row that describes it: the reports of paths,
+the units that go together and the engine's layouts all follow. An operation without a row is run
+as it is, keeps whatever it reads from being cut, and gets plain tensors.
+A unit is a channel, feature or hidden unit; a position is a pixel or a step of a sequence.
 """
 
 from __future__ import annotations
 
+import inspect
 import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from snip.tracing.kinds import Kind
+
+class Kind(Enum):
+    """Operations that are read in the same way by everyone who reads a forward."""
+
+    # Each number by itself.
+    POINTWISE = "the same function of every number"
+    RECTIFIER = "pointwise, and without gradient where the result is at its lower bound"
+    PRELU = "pointwise, with a slope that trains"
+    DROPOUT = "random in train mode, the same function of every number in eval mode; 0 stays 0"
+    CAST = "another type or device for the same numbers"
+    SAME = "the same numbers"
+    # Two tensors, number by number.
+    SUM = "not zero only where one of the two is not zero: sums, differences, the larger of two"
+    PRODUCT = "zero where one of the two is"
+    QUOTIENT = "zero where the first is"
+    POWER = "the first to the power of the second"
+    # Layers: each unit of the result reads many units.
+    LINEAR = "a matrix applied to the last dimension"
+    CONVOLUTION = "a matrix applied to the units of neighbouring positions"
+    TRANSPOSED_CONVOLUTION = "a convolution that spreads each position over several"
+    MATRIX_PRODUCT = "a product of tensors that mixes units"
+    RECURRENT = "a layer that reads its own units of the step before"
+    CELL = "one step of a recurrent layer"
+    BATCH_NORM = "each unit shifted and scaled by itself"
+    # Positions: each unit by itself.
+    MAX_POOL = "the largest number of a window; the border never wins"
+    AVERAGE_POOL = "the mean of a window; the border counts as zeros"
+    ADAPTIVE_AVERAGE_POOL = "the mean of windows as large as the size of the image asks for"
+    ADAPTIVE_MAX_POOL = "the largest number of such windows"
+    PAD = "new positions at the border"
+    UPSAMPLE = "new positions between the old"
+    MEAN = "the mean along dimensions"
+    EXTREME = "the largest or smallest number along dimensions"
+    TOTAL = "the sum along dimensions: it grows with their size"
+    # Dimensions are moved; the numbers stay.
+    FLATTEN = "several dimensions become one"
+    VIEW = "the same numbers in another shape"
+    MOVE = "dimensions change places, come or go, or are cut to a part"
+    CONCATENATE = "tensors side by side along one dimension"
+    ITEM = "an item of a tuple, or a part of a tensor"
+    # Questions about a tensor.
+    SIZE = "a size, or all of them"
+    ATTRIBUTE = "getattr(tensor, name)"
+    QUESTION = "a question whose answer does not depend on the number of units"
+    # Known by name only.
+    OTHER = "mixes or chooses units in a way of its own"
 
 
 @dataclass(frozen=True)
@@ -33,15 +80,15 @@ class Operation:
 
     @property
     def dimensions(self) -> int:
-        """How many dimensions of positions its name says it works on; 0 if it says nothing."""
-        found = re.search("([123])d", self.name)
-        return int(found[1]) if found else 0
+        """Number of dimensions of positions in its name: 2 for max_pool2d; 0 if it has none."""
+        digits = re.search("([123])d", self.name)
+        return int(digits[1]) if digits else 0
 
 
 def _row(
     kind: Kind, names: str, *, zero: bool = False, layouts: bool = False, view: bool = False
 ) -> list[Operation]:
-    """The operations of a row. A name with `Nd` stands for three: 1d, 2d and 3d."""
+    """Make the operations of a row. A name with `Nd` stands for three: 1d, 2d and 3d."""
     each = [name.replace("Nd", f"{d}d") for name in names.split() for d in (1, 2, 3)]
     return [Operation(name, kind, zero, layouts, view) for name in dict.fromkeys(each)]
 
@@ -134,7 +181,7 @@ UNKNOWN = Operation("unknown", Kind.OTHER)
 
 
 def operation(node: fx.Node, module: nn.Module | None) -> Operation:
-    """What a node of a traced graph does; of a layer only if it is PyTorch's own class."""
+    """Look up a node of a traced graph; a layer is known only if it is PyTorch's own class."""
     if module is not None:
         return _MODULES.get(type(module), UNKNOWN)
     if node.op == "call_method":
@@ -143,7 +190,7 @@ def operation(node: fx.Node, module: nn.Module | None) -> Operation:
 
 
 def operation_of(function: Any) -> Operation:
-    """What a function of PyTorch's, a method of its tensors or a Python operator does."""
+    """Look up a function of PyTorch, a method of its tensors or a Python operator."""
     return _FUNCTIONS.get(function, UNKNOWN)
 
 
@@ -161,11 +208,11 @@ def _spellings(name: str) -> Iterator[str]:
 
 
 def _functions(name: str) -> Iterator[tuple[Any, Callable[..., Any]]]:
-    """Each (place, function) of this name."""
+    """Yield each (place, function) of this name."""
     for place in _PLACES:
-        found = getattr(place, name, None)
-        if callable(found) and found not in _OTHER_ARGUMENTS:
-            yield place, found
+        function = getattr(place, name, None)
+        if callable(function) and function not in _OTHER_ARGUMENTS:
+            yield place, function
 
 
 _CLASSES = {kind.__name__.lower(): kind for kind in vars(nn).values() if isinstance(kind, type)}
@@ -180,7 +227,7 @@ _FUNCTIONS: dict[Any, Operation] = {
     for _, function in _functions(name)
 } | {getattr: _METHODS["getattr"]}
 
-# x.relu_ -> x.relu: what a function that writes into its argument would give without doing so.
+# x.relu_ -> x.relu: the same function without the write into its argument.
 IN_PLACE: dict[Any, Any] = {
     getattr(place, f"{o.name}_"): function
     for o in OPERATIONS
@@ -188,3 +235,80 @@ IN_PLACE: dict[Any, Any] = {
     if hasattr(place, f"{o.name}_")
 }
 REVERSED = (torch.Tensor.__rtruediv__, torch.Tensor.__rpow__)  # y.__rpow__(x) is x ** y
+
+
+# ---- arguments of a node, given by position or by name ----
+
+IN_PLACE_SIGNS = (operator.iadd, operator.isub, operator.imul, operator.itruediv)
+
+
+def given(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
+    """Argument as it stands in the graph: a number, a node, or a structure of these."""
+    return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
+
+
+def setting(node: fx.Node, module: Any, index: int, name: str, default: Any = None) -> Any:
+    """Setting of a layer, which is its attribute, or of a function, which is an argument."""
+    if module is not None:
+        return getattr(module, name, default)
+    return given(node, index, name, default)
+
+
+def dimensions(node: fx.Node) -> tuple[int, ...] | None:
+    """Return the `dim` of mean(x, dim), sum, squeeze ...; None where it is not written out."""
+    dims = given(node, 1, "dim")
+    dims = (dims,) if isinstance(dims, int) else tuple(dims or ())
+    return dims if dims and all(isinstance(dim, int) for dim in dims) else None
+
+
+def flatten_bounds(node: fx.Node, module: Any) -> tuple[int, int]:
+    """First and last of the dimensions that a flatten makes one."""
+    start = setting(node, module, 1, "start_dim", 0)
+    return start, setting(node, module, 2, "end_dim", -1)
+
+
+def flattens_rows(node: fx.Node, module: Any, rank: int = 0) -> bool:
+    """Return True if a flatten makes a row of each sample; the rank may be unknown."""
+    start, end = flatten_bounds(node, module)
+    return start == 1 and end in (-1, rank - 1)
+
+
+def averages_planes(node: fx.Node) -> bool:
+    """Return True for a mean over height and width, [N, C, H, W] -> [N, C]."""
+    plain = not given(node, 2, "keepdim") and "dtype" not in node.kwargs
+    return plain and dimensions(node) in ((2, 3), (-2, -1))
+
+
+def pool_settings(node: fx.Node, module: Any) -> tuple[Any, ...] | None:
+    """Kernel, stride, padding, dilation, ceil_mode of a max pooling; None if it gives indices."""
+    if setting(node, module, 6, "return_indices", False):
+        return None
+    kernel = setting(node, module, 1, "kernel_size")
+    stride = setting(node, module, 2, "stride") or None
+    padding = setting(node, module, 3, "padding", 0)
+    return (
+        *(kernel, stride, padding, setting(node, module, 4, "dilation", 1)),
+        setting(node, module, 5, "ceil_mode", False),
+    )
+
+
+def writes_in_place(node: fx.Node, module: Any) -> bool:
+    """Whether a node overwrites its first argument."""
+    if not node.op.startswith("call_"):
+        return False
+    if module is not None:
+        return bool(getattr(module, "inplace", False))
+    if node.target in IN_PLACE_SIGNS:
+        return True
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if name.endswith("_") and not name.endswith("__"):
+        return True
+    return bool(given(node, _index(node.target, "inplace"), "inplace", False))
+
+
+def _index(function: Any, name: str) -> int:
+    """Where an argument stands among those of a function; far beyond the last if it has none."""
+    try:
+        return list(inspect.signature(function).parameters).index(name)
+    except (TypeError, ValueError):  # a method's name, a function written in C, another signature
+        return 1_000
