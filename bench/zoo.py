@@ -127,8 +127,8 @@ def main(given: Sequence[str] | None = None) -> None:
     found = by_place(content["rows"])
     missing = sum(not is_same(row, found.get(place)) for place, row in rows.items())
     begun, done = time.monotonic(), 0
-    around = {"command": " ".join(["python", *sys.argv]), "seed": SEED, **surroundings()}
-    print(f"the zoo, {around['threads']} threads, ratios over dense", flush=True)
+    about = {"command": " ".join(["python", *sys.argv]), "seed": SEED}
+    print(f"the zoo, {surroundings()['threads']} threads, ratios over dense", flush=True)
     for place, row in rows.items():
         known = is_same(row, found.get(place))
         found[place] = found[place] if known else measured(checkouts[row["checkout"]], row)
@@ -136,7 +136,8 @@ def main(given: Sequence[str] | None = None) -> None:
         if known:
             continue
         if options.out is not None:
-            write_json(options.out, {**content, **around, "rows": list(found.values())})
+            rows_so_far = {"rows": list(found.values())}
+            write_json(options.out, {**content, **about, **surroundings(), **rows_so_far})
         done += 1
         left = (time.monotonic() - begun) / done * (missing - done)
         print(f"{done} of {missing} rows, {spoken(left)} left", file=sys.stderr, flush=True)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from accelerate_parts import pair
+from accelerate_parts import assert_equal_states, pair
 from torch import nn
 
 import snip
@@ -39,6 +39,21 @@ def test_training_gives_the_same_network_and_densify_brings_it_back():
     assert snip.held_masks(plain) == snip.held_masks(dense)
     for (name, expected), found in zip(dense.named_parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_copy_that_was_made_in_inference_mode_can_be_trained(training):
+    dense, expected, batch = pair("lenet-300-100")
+    with torch.inference_mode():
+        fast = snip.accelerate(dense.train(training), batch, ways={})
+        plain = snip.densify(fast)
+    assert type(fast) is type(expected)
+    for model in (expected.train(), fast.train(), plain.train()):
+        F.cross_entropy(model(batch[0]), batch[1]).backward()
+        torch.optim.SGD(model.parameters(), lr=0.05).step()
+    assert_equal_states(fast.state_dict(), expected.state_dict(), rtol=1e-5, atol=1e-6)
+    assert_equal_states(plain.state_dict(), fast.state_dict(), rtol=1e-3, atol=1e-4)
+    assert not any(tensor.is_inference() for tensor in snip.held_masks(plain).values())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """The benchmarks: their clock, and that all ways compute the same network."""
 
 import json
+import os
+import time
 from pathlib import Path
 
 import cases
@@ -11,7 +13,7 @@ import rivals
 import torch
 import train
 from expected_warnings import expects
-from record import keep
+from record import Load, instructions, keep
 from torch import nn
 
 import snip
@@ -176,6 +178,38 @@ def test_rows_as_data_name_the_best_dense_torch_of_each_precision(tmp_path, monk
     written = json.loads((tmp_path / "loop.json").read_text())
     assert written["rows"] == [row]
     assert written["command"] == "python bench/loop.py --seconds 1"
+
+
+def test_a_record_tells_the_instructions_of_the_machine(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    assert instructions(cpuinfo) is None
+    cpuinfo.write_text("model name\t: a CPU\n")
+    assert instructions(cpuinfo) is None
+    cpuinfo.write_text("flags\t\t: fpu avx avx2 avx512f avx512_bf16_not\nflags\t\t: amx_bf16\n")
+    assert instructions(cpuinfo) == ["AVX2", "AVX-512"]
+
+
+def test_a_record_tells_what_other_processes_took(tmp_path: Path) -> None:
+    stat, second = tmp_path / "stat", os.sysconf("SC_CLK_TCK")
+
+    def busy(seconds: float) -> None:
+        taken = round(seconds * second)
+        stat.write_text(f"cpu {taken} 0 0 5 6 0 0 0 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
+
+    assert Load(stat).others() is None
+    busy(10)
+    before = time.monotonic()
+    load = Load(stat)
+    created = time.monotonic()
+    time.sleep(0.05)
+    assert load.others() == 0.0
+    busy(1010)
+    at_least = time.monotonic() - created
+    others = load.others()
+    assert others is not None
+    # 1,000 seconds, less those of this process, over a time between these two.
+    assert others * (time.monotonic() - before) > 990
+    assert others * at_least < 1001
 
 
 @expects("losses")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from readme import BLOCK, BLOCKS, COMMANDS, README, faster, filled, record, where
+from readme import BLOCK, BLOCKS, COMMANDS, README, beside, faster, filled, record, where
 
 
 def test_every_number_is_that_of_the_results() -> None:
@@ -17,6 +17,16 @@ def test_all_was_measured_by_its_commands_on_one_machine_on_one_day() -> None:
     assert {name: found["command"] for name, found in about.items()} == COMMANDS
     assert len({where(found) for found in about.values()}) == 1
     assert len({str(found["versions"]) for found in about.values()}) == 1
+
+
+def test_machine_and_load_are_told_as_far_as_they_were_recorded() -> None:
+    about = {"machine": {"cpu": "a CPU", "cores": 2}, "threads": 2, "date": "2026-11-19T22:49:17"}
+    assert where(about) == "a CPU, 2 threads, 2026-11-19"
+    about["machine"] |= {"instructions": ["AVX2", "AVX-512"]}
+    assert where(about) == "a CPU (AVX2, AVX-512), 2 threads, 2026-11-19"
+    loads = [about | {"cores_taken_by_others": load} for load in (0.0, 0.123)]
+    assert beside(loads) == "; other processes took up to 0.12 cores"
+    assert beside([*loads, about]) == beside([about | {"cores_taken_by_others": None}]) == ""
 
 
 def test_rows_in_which_a_rival_is_faster_are_named() -> None:

@@ -188,10 +188,11 @@ def test_autocast_inside_the_loss():
     torch.testing.assert_close(scores["first.weight"], exact["first.weight"], rtol=0.2, atol=5e-3)
 
 
-def test_works_inside_no_grad_and_inference_mode():
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_works_inside_no_grad_and_inference_mode(mode):
     model, batch = make("mlp")
     expected = snip.connection_sensitivity(model, batch)
-    with torch.no_grad():
+    with mode():
         assert torch.equal(
             snip.connection_sensitivity(model, batch)["first.weight"], expected["first.weight"]
         )

@@ -53,13 +53,26 @@ def record(name: str) -> Record:
 
 def where(about: Record) -> str:
     """Machine, threads and day of a measurement."""
-    return f"{about['machine']['cpu']}, {about['threads']} threads, {about['date'][:10]}"
+    machine = about["machine"]
+    instructions = machine.get("instructions")  # records of older versions have none
+    cpu = f"{machine['cpu']} ({', '.join(instructions)})" if instructions else machine["cpu"]
+    return f"{cpu}, {about['threads']} threads, {about['date'][:10]}"
+
+
+def beside(records: list[Record]) -> str:
+    """The load of other processes during the busiest measurement, if all records tell it."""
+    loads = [about.get("cores_taken_by_others") for about in records]
+    known = [load for load in loads if load is not None]
+    if not known or len(known) < len(loads):
+        return ""
+    return f"; other processes took up to {max(known):.2f} cores"
 
 
 def measured(*names: str) -> str:
-    """Commands of a block, the machine and the day."""
-    commands = ", ".join(f"`{record(name)['command']}`" for name in names)
-    return f"<sub>{commands}; {where(record(names[0]))}</sub>"
+    """Commands of a block, the machine, the day and what else ran."""
+    records = [record(name) for name in names]
+    commands = ", ".join(f"`{about['command']}`" for about in records)
+    return f"<sub>{commands}; {where(records[0])}{beside(records)}</sub>"
 
 
 def ratio(times: Record, rival: str) -> float | None:

@@ -60,13 +60,14 @@ def accelerate(
     Sparse layers compute in float32. Inside `torch.autocast`, call this there too: the model is
     then timed in that precision.
     """
-    found = sparse_or_dense(model, batch, masks=masks, ways=ways, timed=ways is None)
-    if found.why:
-        warn_dense(found.why)
-    for sentence in (*found.remarks, _in_channels_last(found, batch)):
-        if sentence:
-            warn(sentence)
-    return found.settled()
+    with torch.inference_mode(False):  # gradients are compared, and the copy may be trained later
+        found = sparse_or_dense(model, batch, masks=masks, ways=ways, timed=ways is None)
+        if found.why:
+            warn_dense(found.why)
+        for sentence in (*found.remarks, _in_channels_last(found, batch)):
+            if sentence:
+                warn(sentence)
+        return found.settled()
 
 
 def warn_dense(why: str) -> None:
@@ -82,9 +83,10 @@ def densify(model: nn.Module) -> nn.Module:
     """
     require_whole(model, "snip.densify")
     model = unwrap(model)
-    if not isinstance(model, Accelerated):
-        return copy_of(model)
-    return with_ordinary_kinds(not_accelerated(with_ordinary_layers(model)))
+    with torch.inference_mode(False):  # the copy may be trained later
+        if not isinstance(model, Accelerated):
+            return copy_of(model)
+        return with_ordinary_kinds(not_accelerated(with_ordinary_layers(model)))
 
 
 @dataclass(frozen=True)

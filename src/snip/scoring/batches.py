@@ -168,7 +168,8 @@ def checked_loss(loss: Any, index: int) -> torch.Tensor:
     if not loss.requires_grad:
         raise InputError(
             "the loss needs no gradient: no trainable parameter took part in it. "
-            "Look for detach(), no_grad() or frozen parameters in loss_fn."
+            "Look for detach(), no_grad(), inference_mode() or frozen parameters in loss_fn or in "
+            "the model's forward."
         )
     if not torch.isfinite(loss).item():
         raise InputError(

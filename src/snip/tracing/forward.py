@@ -36,7 +36,7 @@ class Traced:
     graph: fx.Graph
     values: tuple[Any, ...]  # one per placeholder
     constants: dict[str, torch.Tensor]  # tensors that the forward made, by the names in the graph
-    switches: bool  # whether the forward switches gradients or autocast on or off on its way
+    switches: bool  # whether a mode (gradients, inference, autocast) changes in the forward
     writes: tuple[str, ...]  # attributes and buffers that the forward wrote while it was traced
 
 
@@ -145,7 +145,9 @@ def called(node: fx.Node, model: nn.Module) -> nn.Module | None:
 def _refuse_side_effects(traced: Traced) -> None:
     """Refuse what a forward does beside its operations: the graph would not do it."""
     if traced.switches:
-        raise UntraceableError("its forward switches gradients or autocast on or off")
+        raise UntraceableError(
+            "its forward switches gradients, inference mode or autocast on or off"
+        )
     if traced.writes:
         raise UntraceableError(f"its forward writes {traced.writes[0]}")
     if any(constant.requires_grad for constant in traced.constants.values()):
