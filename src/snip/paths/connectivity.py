@@ -22,7 +22,7 @@ from snip.common.errors import InputError
 from snip.common.text import first_line
 from snip.distributed.wrappers import unwrap
 from snip.network.calls import Call, arguments, device_of, first_tensor, mapped, tensors_in
-from snip.network.normed import normed_weights
+from snip.network.norms import normed_weights
 from snip.network.untouched import undisturbed
 from snip.paths.learned import LearnedOutputs
 from snip.paths.probe import PathProbe

@@ -9,7 +9,7 @@ from torch import nn
 
 from snip.masks import Masks, empty_layers
 from snip.network.calls import arguments
-from snip.network.packed import packed_parts
+from snip.network.network import Network
 from snip.paths.connectivity import Connectivity, connectivity, example_input
 from snip.paths.reach import cut_inputs, following, unpruned
 
@@ -28,7 +28,7 @@ def followed(model: nn.Module, masks: Masks, inputs: Any, notes: list[str]) -> C
     if not given:
         inputs = example_input(model, asked.input_shape or (), asked.input_dtype or "float32")
     found = connectivity(model, masks, inputs, asked.batch_dim or 0)
-    empty = bool(empty_layers(masks, packed_parts(model)))
+    empty = bool(empty_layers(masks, Network.of(model).packed))
     if found.reason is not None or (empty and found.connected):
         found = _followed_forwards(model, masks, inputs, found)
     if found.reason is not None:
