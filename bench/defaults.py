@@ -28,7 +28,7 @@ from zoo_networks import CLASSES, ZOO, Network, pictures
 import snip
 from snip.masks import empty_layers
 from snip.models import IMAGES, MODELS
-from snip.paths.connectivity import connectivity
+from snip.network.paths import follow
 
 SPARSITIES = (0.9, 0.95, 0.98)
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -81,16 +81,16 @@ def row(
             masks = snip.prune(model, batch, sparsity=sparsity, loss_fn=network.loss_fn, **settings)
         except snip.InputError as error:
             return {"refused": str(error)}
-    found = connectivity(model, masks, _without_labels(network.inputs(batch)))
+    paths = follow(model, masks, _without_labels(network.inputs(batch)))
     biases = [mask for mask in masks.values() if mask.ndim == 1]
     return {
-        "live": sum(int(mask.sum()) for mask in found.effective.values()) / masks.kept,
-        "connected": found.connected,
-        "dead_outputs": len(found.dead_outputs),
+        "live": sum(int(mask.sum()) for mask in (paths.effective or {}).values()) / masks.kept,
+        "connected": paths.connected,
+        "dead_outputs": len(paths.dead_outputs),
         "empty": len(empty_layers(masks)),
         "layers": sum(mask.ndim > 1 for mask in masks.values()),
         "biases": [sum(int(m.sum()) for m in biases), sum(m.numel() for m in biases)],
-        "reason": found.reason,
+        "reason": paths.why_not,
         "warnings": [str(w.message) for w in caught if w.category is snip.SnipWarning],
     }
 

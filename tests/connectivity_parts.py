@@ -7,8 +7,7 @@ from torch import nn
 
 import snip
 from snip.network.calls import arguments
-from snip.paths.connectivity import connectivity
-from snip.paths.reach import reach
+from snip.network.paths import Follower, follow
 
 SPARSITY = 0.99
 
@@ -33,11 +32,16 @@ def random_masks(model, density=0.5):
 
 
 def probe(model, masks, inputs):
-    found = connectivity(model, masks, inputs)
-    assert found.reason is None
-    quick = reach(model, masks, arguments(model, inputs))  # the other probe, forwards alone
+    found = follow(model, masks, inputs)
+    assert found.why_not is None
+    quick = reach(model, masks, arguments(model, inputs))  # by a forward alone
     assert (quick.reached > 0) == found.connected
     return found
+
+
+def reach(model, masks, call):
+    with Follower(model, call) as follower:
+        return follower.reached(masks)
 
 
 class Last(nn.Module):
@@ -66,4 +70,4 @@ def heard(work):
 
 
 def connected(model, masks, inputs):
-    return connectivity(model, masks, inputs).connected
+    return follow(model, masks, inputs).connected

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import snip
-from snip.paths.connectivity import connectivity
+from snip.network.paths import follow
 
 SPARSITY = 0.95
 LOST = 0.93  # where the batch's statistics leave MobileNet no path, and its norms' own leave all
@@ -70,8 +70,8 @@ def has_a_path(build, **settings):
         warnings.simplefilter("ignore")
         masks = snip.prune(model, (images, labels), sparsity=SPARSITY, **settings)
     assert masks.sparsity == pytest.approx(SPARSITY, abs=1e-4)
-    found = connectivity(model, masks, images)
-    assert not found.reason
+    found = follow(model, masks, images)
+    assert not found.why_not
     return found.connected
 
 

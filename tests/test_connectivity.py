@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import snip
-from snip.network.network import Network
-from snip.paths.connectivity import connectivity, example_input
+from snip.network.paths import example_input, follow
+from snip.network.units import live_units
 
 
 def test_broken_chain_in_an_mlp():
@@ -31,7 +31,7 @@ def test_broken_chain_in_an_mlp():
     assert found.effective["0.bias"].tolist() == [True, True, False]
     assert found.effective["2.bias"].tolist() == [False, True]
     assert (found.dead_outputs, found.outputs, found.connected) == ((1,), 2, True)
-    units = Network.of(model).live_units(found.effective)
+    units = live_units(model, found.effective)
     assert units["0.weight"].outputs.tolist() == [True, False, False]
     assert units["0.weight"].inputs.tolist() == [True, False]
 
@@ -111,10 +111,10 @@ def test_the_model_is_left_untouched():
 
 def test_what_cannot_be_followed_gives_a_reason():
     model = Strange()
-    assert connectivity(model, all_kept(model), torch.zeros(1, 2)).reason
-    wrong = connectivity(nn.Linear(2, 2), all_kept(nn.Linear(2, 2)), torch.zeros(1, 5))
-    assert "RuntimeError" in wrong.reason
-    assert wrong.effective == {}
+    assert follow(model, all_kept(model), torch.zeros(1, 2)).why_not
+    wrong = follow(nn.Linear(2, 2), all_kept(nn.Linear(2, 2)), torch.zeros(1, 5))
+    assert "RuntimeError" in wrong.why_not
+    assert wrong.effective is None
     assert not torch.is_inference_mode_enabled()
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from connectivity_parts import Last, SelfAttention, all_kept, probe, random_masks
 from torch import nn
 
-from snip.network.network import Network
+from snip.network.units import live_units
 
 
 def test_grouped_convolutions():
@@ -24,7 +24,7 @@ def test_grouped_convolutions():
     first = found.effective["0.weight"]
     assert first.flatten(1).any(1).tolist() == [False, False, True, True]
     assert found.effective["4.weight"].flatten(1).any(0).tolist() == [False, False, True, True]
-    units = Network.of(model).live_units(found.effective)["0.weight"]
+    units = live_units(model, found.effective)["0.weight"]
     assert units.outputs.tolist() == [False, False, True, True]
     assert units.inputs.tolist() == [False, False, True, True]
 
@@ -35,7 +35,7 @@ def test_transposed_convolution_has_its_outputs_in_the_second_dimension():
     masks["1.weight"][:, [0, 5]] = False
     masks["0.weight"][3] = False
     found = probe(model, masks, torch.zeros(1, 4, 3, 3))
-    units = Network.of(model).live_units(found.effective)["0.weight"]
+    units = live_units(model, found.effective)["0.weight"]
     assert units.outputs.tolist() == [False, True, True, True, True, False]
     assert units.inputs.tolist() == [True, True, True, False]
 
@@ -150,3 +150,38 @@ def test_effective_is_where_a_real_gradient_is_not_zero(build, shape, seed):
     (output * torch.randn_like(output)).sum().backward()
     for name, parameter in model.named_parameters():
         assert torch.equal(found.effective[name], (parameter.grad != 0) & masks[name]), name
+
+
+class TwoGates(nn.Module):
+    """Two gates in a row, made without a layer between them."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.a, self.b, self.last = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 2)
+        self.gate = gate
+
+    def forward(self, x):
+        return self.last(self.gate(self.gate(self.a(x), self.b(x)), self.b(x)))
+
+
+def frozen(a, b):
+    with torch.no_grad():
+        return a + b
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        lambda a, b: F.glu(torch.cat([a, b], 1)),
+        lambda a, b: a / (1 + b.abs()),
+        lambda a, b: a / b.norm(dim=1, keepdim=True),
+        lambda a, b: a * torch.arange(-4, 0) + b,  # negative integers
+        frozen,
+    ],
+    ids=["glu", "quotient", "norm", "integers", "no_grad"],
+)
+def test_everything_passes_two_gates(gate):
+    model = TwoGates(gate)
+    found = probe(model, all_kept(model), torch.zeros(1, 3))
+    assert found.connected
+    assert all(mask.all() for mask in found.effective.values())

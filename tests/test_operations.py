@@ -13,7 +13,7 @@ from snip.engine.kernels.library import available
 from snip.export.shrink import shrink
 from snip.masks import Masks
 from snip.network.operations import IN_PLACE, OPERATIONS, UNKNOWN, Kind, operation, operation_of
-from snip.paths.connectivity import connectivity
+from snip.network.paths import follow
 
 POINTWISE = [o for o in OPERATIONS if o.kind in (Kind.POINTWISE, Kind.RECTIFIER)]
 ARGUMENTS = {
@@ -135,8 +135,8 @@ def test_one_row_is_followed_by_paths_shrinking_and_the_engine(name):
         model.first.weight[1] = 0  # unit 1 is a constant
         model.third.weight[:, :16] = 0  # unit 0 of the second layer is read by nobody
     masks = {n: p != 0 for n, p in model.named_parameters() if p.ndim > 1}
-    found = connectivity(model, masks, images)
-    assert found.reason is None
+    found = follow(model, masks, images)
+    assert found.why_not is None
     assert found.effective["first.weight"].flatten(1).any(1).tolist() == [True, False, *[True] * 4]
     Masks(masks).apply(model)
     small = shrink(model.eval(), images)

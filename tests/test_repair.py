@@ -2,15 +2,17 @@
 
 import re
 
+import pytest
 import torch
-from connectivity_parts import SPARSITY, connected, heard
+from connectivity_parts import SPARSITY, connected, heard, reach
 from expected_warnings import expects
 from networks import chain
 from torch import nn
 
 import snip
 from snip.masks import empty_layers
-from snip.paths.reach import Reach, reach
+from snip.network.calls import Call
+from snip.network.paths import Reach
 from snip.selection.repair import with_a_path
 
 
@@ -68,7 +70,7 @@ def test_layers_that_do_not_meet_are_found_though_none_is_empty():
     first, second = torch.zeros(3, 3).bool(), torch.zeros(2, 3).bool()
     first[0, 0] = second[0, 1] = True
     masks = snip.Masks({"0.weight": first, "1.weight": second})
-    call = (torch.ones(5, 3),), {}
+    call = Call((torch.ones(5, 3),), {})
     same, said = heard(lambda: with_a_path(model, masks, call, None, repair=True))
     assert same is masks
     assert "too little is left of '0.weight', '1.weight'" in said[0]
@@ -128,3 +130,21 @@ def test_a_scope_that_was_chosen_is_kept_and_only_cures_that_work_are_named():
         scores = snip.connection_sensitivity(again, batch)
         asked = {"sparsity": 0.98, "scope": "layer"} | eval(f"dict({settings})")
         assert connected(again, snip.select(scores, **asked), batch[0]) == works, settings
+
+
+def test_no_selection_is_made_that_is_not_tried():
+    """With some outputs reached, more connections are never tried, and so never selected."""
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 2, bias=False))
+    first, second = torch.zeros(3, 3).bool(), torch.zeros(2, 3).bool()
+    first[0, 0] = second[0, 0] = True
+    masks = snip.Masks({"0.weight": first, "1.weight": second})
+    asked = []
+
+    def select(**settings):
+        asked.append(settings)
+        return masks
+
+    with pytest.warns(snip.SnipWarning, match="Tried in vain"):
+        with_a_path(model, masks, Call((torch.ones(5, 3),), {}), select, repair=True)
+    assert len(asked) == 3
+    assert not any("sparsity" in settings for settings in asked)

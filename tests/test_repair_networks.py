@@ -4,15 +4,16 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from connectivity_parts import SPARSITY, connected, heard
+from connectivity_parts import SPARSITY, connected, heard, reach
 from networks import chain
 from small_zoo import Attention
 from torch import nn
 
 import snip
 from snip.masks import empty_layers
-from snip.network.network import Network
-from snip.paths.reach import Reach, reach
+from snip.network.calls import Call
+from snip.network.packed import packed_parts
+from snip.network.paths import Reach
 
 
 class Odd(nn.Sequential):
@@ -107,7 +108,7 @@ def test_huge_constants_of_a_forward_are_not_taken_for_inputs():
 
     model = Masked()
     none = {"first.weight": torch.zeros(4, 4).bool(), "last.weight": torch.ones(2, 4).bool()}
-    call = (torch.ones(1, 4),), {}
+    call = Call((torch.ones(1, 4),), {})
     assert reach(model, none, call) == Reach(0, 2)
     none["first.weight"][0, 0] = True
     assert reach(model, none, call) == Reach(2, 2)
@@ -140,7 +141,7 @@ def test_a_gate_of_a_recurrent_layer_is_a_layer_of_its_own():
     lstm = nn.LSTM(3, 4, batch_first=True)
     forget = torch.ones(16, 3).bool()
     forget[4:8] = False
-    parts = Network.of(lstm).packed
+    parts = packed_parts(lstm)
     assert empty_layers({"weight_ih_l0": forget}, parts) == ["weight_ih_l0 (forget gate)"]
     assert empty_layers({"weight_ih_l0": ~forget & forget}, parts) == ["weight_ih_l0"]
     scores = {n: torch.zeros_like(p) for n, p in lstm.named_parameters()}

@@ -7,7 +7,7 @@ from connectivity_parts import heard
 from torch import nn
 
 import snip
-from snip.paths.connectivity import connectivity
+from snip.network.paths import follow
 
 
 class Mapped(nn.Module):
@@ -83,7 +83,7 @@ def test_outputs_that_no_input_reaches_are_counted():
     model = nn.Sequential(nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 20))
     batch = torch.randn(60, 40), torch.arange(60) % 3
     masks, said = heard(lambda: snip.prune(model, batch, sparsity=0.9))
-    dead = len(connectivity(model, masks, batch[0]).dead_outputs)
+    dead = len(follow(model, masks, batch[0]).dead_outputs)
     assert 0 < dead < 20
     assert f"{dead} of 20 outputs are not reached by any input" in said[0]
     assert "in vain: floor=0.01; floor=0.03; scope='erk'" in said[0]
@@ -104,4 +104,4 @@ def test_unreached_outputs_are_repaired_if_a_floor_reaches_them_all():
     assert "1 of 4 outputs are not reached" in said[0]
     assert "pruned with floor=0.02 instead" in said[0]
     assert "a path to 4 of 4 outputs" in said[0]
-    assert connectivity(model, masks, batch[0]).dead_outputs == ()
+    assert follow(model, masks, batch[0]).dead_outputs == ()

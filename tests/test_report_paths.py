@@ -31,7 +31,7 @@ def test_a_flop_budget_has_no_floor_to_name():
 
 
 class OneWay(nn.Module):
-    """A custom function without a second derivative: paths cannot be followed back through it."""
+    """A custom function without a finite derivative: paths cannot be followed back through it."""
 
     class Same(torch.autograd.Function):
         @staticmethod
@@ -51,7 +51,7 @@ class OneWay(nn.Module):
 
 
 def test_outputs_are_counted_where_paths_cannot_be_followed_back():
-    for rows, said in (([1, 1, 0, 1], "1 of 4 outputs are not reached"), ([0] * 4, "no path")):
+    for rows, said in (([1, 1, 0, 1], "output 2 of 4 is not reached"), ([0] * 4, "no path")):
         model = OneWay()
         mask = torch.tensor(rows).bool()[:, None].expand(4, 3).clone()
         snip.Masks({"layer.weight": mask}).apply(model)

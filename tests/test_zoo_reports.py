@@ -9,8 +9,8 @@ from zoo_networks import ZOO, transformers
 import snip
 from snip.models.initializers import fans
 from snip.network.calls import call, first_tensor
-from snip.network.network import Network
-from snip.paths.connectivity import connectivity
+from snip.network.paths import follow
+from snip.network.units import live_units
 
 NETWORKS = {network.name: network for network in ZOO}
 COUNTED = (  # small ones, of which FlopCounterMode counts every layer
@@ -81,7 +81,7 @@ def test_conv1d_of_hugging_face_is_a_linear_layer_turned_round():
     masks.apply(layer)
     assert set(snip.prunable_parameters(layer)) == {"weight", "bias"}
     assert fans(layer, "weight", layer.weight) == (5, 3)
-    units = Network.of(layer).live_units(masks)["weight"]
+    units = live_units(layer, masks)["weight"]
     assert units.outputs.tolist() == [True, True, False]
     assert units.inputs.tolist() == [False, True, False, False, False]
     report = snip.report(layer, inputs=torch.zeros(2, 7, 5))
@@ -115,7 +115,7 @@ def test_a_dead_unit_of_conv1d_is_on_no_path():
     second = torch.ones(4, 2).bool()
     second[1] = False  # nothing reads unit 1 of the first layer
     masks = {"0.weight": torch.ones(3, 4).bool(), "2.weight": second}
-    found = connectivity(model, masks, torch.zeros(1, 3))
+    found = follow(model, masks, torch.zeros(1, 3))
     assert found.effective["0.weight"].any(0).tolist() == [True, False, True, True]
 
 
@@ -137,7 +137,7 @@ def test_attention_projections(separate):
     masks["out_proj.weight"][:, 3] = False  # nobody reads the fourth value
     values = "v_proj_weight" if separate else "in_proj_weight"
     inputs = tuple(torch.zeros(1, 5, size) for size in (8, *(sizes.values() or (8, 8))))
-    found = connectivity(attention, masks, inputs)
+    found = follow(attention, masks, inputs)
     dead = 3 if separate else 16 + 3  # behind the queries and keys
     assert not found.effective[values][dead].any()
     assert found.effective[values].sum() == masks[values].sum() - masks[values].shape[1]

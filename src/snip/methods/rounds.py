@@ -22,10 +22,10 @@ from snip.masks import Masks
 from snip.methods.kinds import DATA, NOTHING, AtInitialisation
 from snip.methods.schedules import one_shot
 from snip.network.calls import Call, shared_call
-from snip.network.norms import normed_weights
+from snip.network.normed import normed_weights
 from snip.network.parameters import Predicate
+from snip.network.reader import LearnedOutputs
 from snip.network.untouched import undisturbed
-from snip.paths.learned import LearnedOutputs
 from snip.scoring.batches import LossFn, SeenBatches, cross_entropy, name_of
 from snip.scoring.gradients import Scores
 from snip.scoring.looking import look

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
 
 from snip.common.text import listed
 from snip.masks import Masks, empty_layers
-from snip.network.network import Network
-from snip.paths.connectivity import Connectivity
+from snip.network.packed import packed_parts
+from snip.network.paths import Paths
 from snip.selection.budgets import OWN
 
 ENOUGH = 0.3  # of what a layer would keep if all were equally sparse: a floor to name
 
 
-def warnings_of(model: nn.Module, masks: Masks, found: Connectivity) -> tuple[str, ...]:
+def warnings_of(
+    model: nn.Module, masks: Masks, paths: Paths, cut: Sequence[str]
+) -> tuple[str, ...]:
     """Collapse, empty layers, dead outputs, masks that are not applied; worst first."""
-    known = found.reason is None or found.reached is not None
     fix = _fix(masks)
     return tuple(
         [
-            *_collapse(found, known, fix),
-            *_empty_layers(model, masks, found.cut_inputs, known and found.connected, fix),
-            *_dead_outputs(found, fix),
+            *_collapse(paths, fix),
+            *_empty_layers(model, masks, cut, bool(paths.connected), fix),
+            *_dead_outputs(paths, fix),
             *_not_applied(model, masks),
         ]
     )
 
 
 def _fix(masks: Masks) -> str:
-    """What to try. A report cannot try it, which takes the scores: `prune` does."""
+    """Suggest a setting. Only `prune` has the scores to try it."""
     asked = masks.provenance
     if asked.scope == OWN:
         return "prune again with a lower sparsity or by another method"
@@ -47,8 +48,8 @@ def _fix(masks: Masks) -> str:
     )
 
 
-def _collapse(found: Connectivity, known: bool, fix: str) -> Iterator[str]:
-    if known and not found.connected:
+def _collapse(paths: Paths, fix: str) -> Iterator[str]:
+    if paths.connected is False:
         yield (
             "no path leads from the input to the output: the network computes a constant and "
             f"cannot learn. To repair it, {fix}."
@@ -56,9 +57,9 @@ def _collapse(found: Connectivity, known: bool, fix: str) -> Iterator[str]:
 
 
 def _empty_layers(
-    model: nn.Module, masks: Masks, cut: tuple[str, ...], bypassed: bool, fix: str
+    model: nn.Module, masks: Masks, cut: Sequence[str], bypassed: bool, fix: str
 ) -> Iterator[str]:
-    empty = empty_layers(masks, Network.of(model).packed)
+    empty = empty_layers(masks, packed_parts(model))
     if empty:
         how = "the signal passes by another way" if bypassed else "the signal may end there"
         if cut:
@@ -67,19 +68,13 @@ def _empty_layers(
         yield f"nothing is left of {listed(empty)}: {how}. To keep some of it, {fix}."
 
 
-def _dead_outputs(found: Connectivity, fix: str) -> Iterator[str]:
-    if found.connected and found.dead_outputs:
-        many = len(found.dead_outputs) > 1
+def _dead_outputs(paths: Paths, fix: str) -> Iterator[str]:
+    if paths.connected and paths.dead_outputs:
+        many = len(paths.dead_outputs) > 1
         yield (
-            f"output{'s' * many} {listed(found.dead_outputs)} of {found.outputs} "
+            f"output{'s' * many} {listed(paths.dead_outputs)} of {paths.outputs} "
             f"{'are' if many else 'is'} not reached by any input and can only be a constant: "
             f"if it is a class, it cannot be told apart. To repair it, {fix}."
-        )
-    reached, wanted = found.reached or (0, 0)
-    if 0 < reached < wanted:
-        yield (
-            f"{wanted - reached:,} of {wanted:,} outputs are not reached by any input and can only "
-            f"be constants. To repair it, {fix}."
         )
 
 

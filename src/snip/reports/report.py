@@ -13,10 +13,9 @@ from snip.common.checks import check_kinds
 from snip.common.errors import InputError
 from snip.distributed.models import require_whole
 from snip.masks import Masks, held_masks
-from snip.network.network import Network
-from snip.network.parameters import ordinary
+from snip.network.parameters import left_out, ordinary
 from snip.reports.findings import warnings_of
-from snip.reports.following import GIVE_INPUT, followed
+from snip.reports.following import GIVE_INPUT, followed, note_on
 from snip.reports.granularity import granularity_note
 from snip.reports.rows import Row, rows_of
 from snip.selection.costs import flops_per_element, uses
@@ -155,23 +154,24 @@ def report(
     require_whole(model, "snip.report")
     model = ordinary(model)
     masks = _masks_of(model, masks)
-    notes: list[str] = []
-    used = _uses(model, masks, inputs, notes)
-    found = followed(model, masks, inputs, notes)
+    used = _uses(model, masks, inputs)
+    paths, cut = followed(model, masks, inputs)
+    no_flops = None if used or inputs is not None else f"FLOPs are not known: {GIVE_INPUT}"
+    notes = (no_flops, note_on(paths, given=inputs is not None))
     out = _left_out(model, masks)
     return Report(
         model=type(model).__name__,
-        rows=rows_of(model, masks, used, found),
+        rows=rows_of(model, masks, used, paths),
         left_out=out,
         left_out_sizes={name: model.get_parameter(name).numel() for name in out},
         flops_left_out=_flops_left_out(model, masks, used),
-        outputs=found.outputs,
-        dead_outputs=found.dead_outputs,
+        outputs=paths.outputs,
+        dead_outputs=paths.dead_outputs,
         zero_biases=masks.provenance.zero_biases,
         granularity=masks.provenance.granularity,
         granularity_note=granularity_note(model, masks),
-        warnings=warnings_of(model, masks, found),
-        notes=tuple(notes),
+        warnings=warnings_of(model, masks, paths, cut),
+        notes=tuple(filter(None, notes)),
     )
 
 
@@ -188,7 +188,7 @@ def _masks_of(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Mas
     return Masks({name: found[name] for name in order}, found.provenance)
 
 
-def _uses(model: nn.Module, masks: Masks, inputs: Any, notes: list[str]) -> Mapping[str, float]:
+def _uses(model: nn.Module, masks: Masks, inputs: Any) -> Mapping[str, float]:
     if inputs is not None:
         try:
             return uses(model, inputs)
@@ -197,8 +197,6 @@ def _uses(model: nn.Module, masks: Masks, inputs: Any, notes: list[str]) -> Mapp
                 f"{type(model).__name__} does not run on inputs=...: {error}. "
                 "Pass what you would pass to the model itself."
             ) from error
-    if not masks.provenance.uses:
-        notes.append(f"FLOPs are not known: {GIVE_INPUT}")
     return masks.provenance.uses
 
 
@@ -211,7 +209,7 @@ def _flops_left_out(model: nn.Module, masks: Masks, used: Mapping[str, float]) -
 
 
 def _left_out(model: nn.Module, masks: Masks) -> dict[str, str]:
-    reasons = masks.provenance.left_out or Network.of(model).left_out
+    reasons = masks.provenance.left_out or left_out(model)
     return {
         name: reasons.get(name, "not in these masks")
         for name, _ in model.named_parameters()

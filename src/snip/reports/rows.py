@@ -12,10 +12,9 @@ from torch import nn
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError
 from snip.masks import Masks
-from snip.network.layout import LiveUnits
-from snip.network.network import Network
-from snip.network.norms import attribute_names
-from snip.paths.connectivity import Connectivity
+from snip.network.normed import attribute_names
+from snip.network.paths import Paths
+from snip.network.units import LiveUnits, live_units
 from snip.selection.costs import flops_per_element
 
 
@@ -50,26 +49,26 @@ class Row:
 
 
 def rows_of(
-    model: nn.Module, masks: Masks, used: Mapping[str, float], found: Connectivity
+    model: nn.Module, masks: Masks, used: Mapping[str, float], paths: Paths
 ) -> tuple[Row, ...]:
     """One row per mask, in the order of the masks."""
-    live = Network.of(model).live_units(found.effective or masks)
+    live = live_units(model, paths.effective or masks)
     # The recurrent weights feed the units that the input weights have counted.
     keys = attribute_names(model)
     counted = {name: x for name, x in live.items() if not keys[name].startswith("weight_hh")}
-    return tuple(_row(name, mask, used, found, counted.get(name)) for name, mask in masks.items())
+    return tuple(_row(name, mask, used, paths, counted.get(name)) for name, mask in masks.items())
 
 
 def _row(
     name: str,
     mask: torch.Tensor,
     used: Mapping[str, float],
-    found: Connectivity,
+    paths: Paths,
     units: LiveUnits | None,
 ) -> Row:
     kept, total = int(mask.count_nonzero()), mask.numel()
     each = flops_per_element(mask.shape, used[name]) if name in used else None
-    effective = found.effective.get(name)
+    effective = (paths.effective or {}).get(name)
     return Row(
         name=name,
         shape=tuple(mask.shape),

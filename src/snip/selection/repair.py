@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,9 @@ from snip.common.errors import InputError, warn
 from snip.common.text import listed
 from snip.masks import Masks, empty_layers, nearly_empty_layers
 from snip.network.calls import Call
-from snip.network.network import Network
-from snip.paths.learned import LearnedOutputs
-from snip.paths.reach import Follow, Reach, cut_inputs, following, unpruned
+from snip.network.packed import packed_parts
+from snip.network.paths import Follower, Reach, unpruned
+from snip.network.reader import LearnedOutputs
 
 # Floors to try first: parts of what a layer would keep if all were equally sparse. They change
 # little, and a tenth is often enough. Where outputs stay unreached, "erk" gives small layers more.
@@ -55,8 +55,8 @@ def with_a_path(
     if call is None:
         _warn_of_empty(model, masks, silent, bypassed=False, floors=select is not None)
         return masks
-    follows = partial(following, model, call, batch_dim, learned)
-    looking = partial(_looked, model, masks, call, select, repair, silent, follows)
+    follows = partial(Follower, model, call, batch_dim, learned)
+    looking = partial(_looked, model, masks, select, repair, silent, follows)
     better = looking(cures=[] if rescore is None else None)
     if better is None and rescore is not None:
         # Not while the model is followed, when it is not as its user left it.
@@ -67,19 +67,18 @@ def with_a_path(
 def _looked(
     model: nn.Module,
     masks: Masks,
-    call: Call,
     select: Select | None,
     repair: bool,
     silent: Sequence[str],
-    follows: Callable[[], AbstractContextManager[Follow]],
+    follows: Callable[[], Follower],
     *,
     cures: list[Settings] | None,
 ) -> Masks | None:
     """The masks or better ones. None if no output is reached and `cures` are to be made first."""
     floors = select is not None  # whether there is a floor to advise
-    with follows() as follow:
-        found = follow(masks)
-        wanted = _wanted(follow, masks, found)
+    with follows() as follower:
+        found = follower.reached(masks)
+        wanted = _wanted(follower, masks, found)
         if found is None or not wanted:  # the probe knows nothing of this model
             _warn_of_empty(model, masks, silent, bypassed=False, floors=floors)
             return masks
@@ -87,25 +86,25 @@ def _looked(
         if found.reached < wanted:
             if cures is None and not found.reached:
                 return None
-            search = _Search(follow, wanted, found.reached)
+            search = _Search(follower, wanted, found.reached)
             better = _repaired(model, masks, search, select, repair, cures or [])
             if better is masks and not found.reached:
                 return masks
-        if not empty_layers(better, Network.of(model).packed):
+        if not empty_layers(better, packed_parts(model)):
             return better
-        cut = cut_inputs(follow, model, call, better)
+        cut = follower.cut_inputs(better)
         if cut:
-            return _repaired(model, better, _Search(follow, wanted, wanted, cut), select, repair)
+            return _repaired(model, better, _Search(follower, wanted, wanted, cut), select, repair)
     if better is masks or cures:
         _warn_of_empty(model, better, silent, bypassed=True, floors=floors)
     return better
 
 
-def _wanted(follow: Follow, masks: Masks, found: Reach | None) -> int:
+def _wanted(follower: Follower, masks: Masks, found: Reach | None) -> int:
     """How many outputs the input reaches in the model without masks, which need not be all."""
     if found is None or found.reached == found.outputs:
         return 0 if found is None else found.reached
-    whole = follow(unpruned(masks))
+    whole = follower.reached(unpruned(masks))
     return 0 if whole is None else whole.reached
 
 
@@ -160,9 +159,9 @@ class _Search:
     """Looks for masks with which the input reaches all outputs that it reaches in the model."""
 
     def __init__(
-        self, follow: Follow, wanted: int, before: int, inputs: Sequence[str] = ()
+        self, follower: Follower, wanted: int, before: int, inputs: Sequence[str] = ()
     ) -> None:
-        self.follow, self.wanted, self.before = follow, wanted, before
+        self.follower, self.wanted, self.before = follower, wanted, before
         self.inputs = inputs  # arguments that reach no output, and should
         self.most = 0  # how many outputs the best masks reach
         self.failed: list[str] = []  # what did not help, as a user would write it
@@ -188,7 +187,7 @@ class _Search:
 
     def _reached(self, masks: Masks) -> int:
         """How many outputs are reached; none if one of the inputs still reaches nothing."""
-        found = [self.follow(masks), *(self.follow(masks, only=name) for name in self.inputs)]
+        found = [self.follower.reached(masks, only) for only in (None, *self.inputs)]
         counts = [0 if x is None else x.reached for x in found]
         return counts[0] if all(counts) else 0
 
@@ -222,7 +221,7 @@ def _written(cure: Settings) -> str:
 def _warn_of_empty(
     model: nn.Module, masks: Masks, silent: Sequence[str], *, bypassed: bool, floors: bool
 ) -> None:
-    empty = [name for name in empty_layers(masks, Network.of(model).packed) if name not in silent]
+    empty = [name for name in empty_layers(masks, packed_parts(model)) if name not in silent]
     if empty:
         how = "passes by another way" if bypassed else "ends there unless a shortcut passes it by"
         advice = "scope='global' with a floor=... keeps some of every layer."
@@ -233,7 +232,7 @@ def _warn_of_empty(
 
 
 def _left(model: nn.Module, masks: Masks) -> str:
-    empty, few = empty_layers(masks, Network.of(model).packed), nearly_empty_layers(model, masks)
+    empty, few = empty_layers(masks, packed_parts(model)), nearly_empty_layers(model, masks)
     what = "some is left of every layer"
     if empty or few:
         much = "nothing" if empty else "too little"

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from snip.network.operations import operation_of
-from snip.paths.values import constant, something
+from snip.network.path_rules import number, something
 
 Tensor = torch.Tensor
 State = tuple[Tensor, ...]
@@ -53,14 +53,14 @@ _STEPS: dict[str, Step] = {
 
 def cell(function: Any, x: Tensor, hx: Any, *weights: Tensor | None) -> Any:
     """lstm_cell, gru_cell, rnn_tanh_cell, rnn_relu_cell."""
-    state = tuple(map(constant, hx)) if isinstance(hx, (tuple, list)) else (constant(hx),)
-    result = _step(function)(constant(x), state, weights)
+    state = tuple(map(number, hx)) if isinstance(hx, (tuple, list)) else (number(hx),)
+    result = _step(function)(number(x), state, weights)
     return result if isinstance(hx, (tuple, list)) else result[0]
 
 
 def recurrent(function: Any, data: Tensor, *rest: Any) -> Any:
     """torch.lstm, torch.gru, torch.rnn_tanh and torch.rnn_relu, on a packed sequence or not."""
-    data = constant(data)
+    data = number(data)
     if isinstance(rest[0], Tensor) and isinstance(rest[2], list):
         sizes, hx, flat, _, layers, _, _, both, first = *rest, False
         steps = list(data.split(sizes.tolist()))
@@ -88,7 +88,7 @@ def scaled_dot_product_attention(
     function: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> Tensor:
     """F.scaled_dot_product_attention, grouped queries included."""
-    query, key, value = constant(query), constant(key), constant(value)
+    query, key, value = number(query), number(key), number(value)
     if kwargs.get("enable_gqa"):
         groups = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
@@ -101,7 +101,7 @@ def multi_head_attention(
     """F.multi_head_attention_forward on [tokens, (batch,) features]."""
     named = dict(zip(_ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
     heads, batched = named["num_heads"], query.ndim == 3
-    tensors = [constant(x) if batched else constant(x).unsqueeze(1) for x in (query, key, value)]
+    tensors = [number(x) if batched else number(x).unsqueeze(1) for x in (query, key, value)]
     q, k, v = (
         something(F.linear(x, weight, bias))
         for x, weight, bias in zip(tensors, *_projections(named), strict=True)
@@ -172,7 +172,7 @@ def _run(
 
 def _split_states(hx: Any, runs: int) -> list[State]:
     """The first state of each layer and direction."""
-    parts = [constant(part) for part in (hx if isinstance(hx, (tuple, list)) else (hx,))]
+    parts = [number(part) for part in (hx if isinstance(hx, (tuple, list)) else (hx,))]
     return [tuple(part[index] for part in parts) for index in range(runs)]
 
 
