@@ -12,7 +12,7 @@ import snip
 from snip.common.timing import Work, best_times
 from snip.data import load
 from snip.models import build
-from snip.network.accelerated import Accelerated
+from snip.network.parameters import Accelerated
 from snip.scoring.batches import cross_entropy
 
 Batch = tuple[torch.Tensor, torch.Tensor]

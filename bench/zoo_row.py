@@ -25,8 +25,8 @@ from zoo_networks import ZOO, Network
 import snip
 from snip.common.text import first_line
 from snip.common.timing import Work, best_times
-from snip.network.accelerated import Accelerated
 from snip.network.calls import call, tensors_in
+from snip.network.parameters import Accelerated
 from snip.scoring.batches import cross_entropy
 
 SEED = 0

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from snip.network.accelerated import Accelerated
+from snip.network.parameters import Accelerated
 
 pl = needed("lightning.pytorch")
 

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import utils
 from torch.nn.utils import parametrizations
 
-from snip.network.normed import normed_weights
+from snip.network.norms import normed_weights
 
 NORMS = {
     "weight": (parametrizations.weight_norm, "parametrizations.weight.original1"),

@@ -8,7 +8,7 @@ from torch import nn
 import snip
 from snip.engine.kernels.library import available
 from snip.engine.layers.packing import PackedModule
-from snip.network.accelerated import Accelerated
+from snip.network.parameters import Accelerated
 
 pytestmark = [
     pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set"),

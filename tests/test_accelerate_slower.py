@@ -16,7 +16,7 @@ from snip.engine import pace
 from snip.engine.choice import Choice, choose, choose_again
 from snip.engine.fused.straight import straight_of
 from snip.engine.kernels.library import available
-from snip.network.accelerated import Accelerated
+from snip.network.parameters import Accelerated
 
 pytestmark = [
     pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set"),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import snip
+from snip.network.network import Network
 from snip.network.paths import example_input, follow
-from snip.network.units import live_units
 
 
 def test_broken_chain_in_an_mlp():
@@ -31,7 +31,7 @@ def test_broken_chain_in_an_mlp():
     assert found.effective["0.bias"].tolist() == [True, True, False]
     assert found.effective["2.bias"].tolist() == [False, True]
     assert (found.dead_outputs, found.outputs, found.connected) == ((1,), 2, True)
-    units = live_units(model, found.effective)
+    units = Network.of(model).live_units(found.effective)
     assert units["0.weight"].outputs.tolist() == [True, False, False]
     assert units["0.weight"].inputs.tolist() == [True, False]
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from connectivity_parts import Last, SelfAttention, all_kept, probe, random_masks
 from torch import nn
 
-from snip.network.units import live_units
+from snip.network.network import Network
 
 
 def test_grouped_convolutions():
@@ -24,7 +24,7 @@ def test_grouped_convolutions():
     first = found.effective["0.weight"]
     assert first.flatten(1).any(1).tolist() == [False, False, True, True]
     assert found.effective["4.weight"].flatten(1).any(0).tolist() == [False, False, True, True]
-    units = live_units(model, found.effective)["0.weight"]
+    units = Network.of(model).live_units(found.effective)["0.weight"]
     assert units.outputs.tolist() == [False, False, True, True]
     assert units.inputs.tolist() == [False, False, True, True]
 
@@ -35,7 +35,7 @@ def test_transposed_convolution_has_its_outputs_in_the_second_dimension():
     masks["1.weight"][:, [0, 5]] = False
     masks["0.weight"][3] = False
     found = probe(model, masks, torch.zeros(1, 4, 3, 3))
-    units = live_units(model, found.effective)["0.weight"]
+    units = Network.of(model).live_units(found.effective)["0.weight"]
     assert units.outputs.tolist() == [False, True, True, True, True, False]
     assert units.inputs.tolist() == [True, True, True, False]
 

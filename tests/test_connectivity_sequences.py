@@ -6,7 +6,7 @@ from connectivity_parts import Last, SelfAttention, all_kept, probe
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from snip.network.units import live_units
+from snip.network.network import Network
 
 
 def test_lstm_by_hand():
@@ -30,7 +30,7 @@ def test_lstm_by_hand():
     assert torch.equal(found.effective["rnn.weight_ih_l0"], expected_ih.view(12, 1))
     assert torch.equal(found.effective["rnn.weight_hh_l0"], expected_hh.view(12, 3))
     assert found.effective["fc.weight"].tolist() == [[False, True, False]]
-    units = live_units(model, found.effective)
+    units = Network.of(model).live_units(found.effective)
     assert units["rnn.weight_ih_l0"].outputs.tolist() == [True, True, False]
     assert units["rnn.weight_hh_l0"].outputs.tolist() == [True, True, False]
 

@@ -10,7 +10,7 @@ from snip.data import load
 from snip.engine.choice import choose
 from snip.engine.kernels.library import available
 from snip.models import build
-from snip.network.accelerated import Accelerated
+from snip.network.parameters import Accelerated
 from snip.runs import RunConfig, prepare, run
 from snip.training import TrainConfig, train
 

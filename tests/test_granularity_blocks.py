@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import snip
-from snip.network.normed import normed_weights
+from snip.network.norms import normed_weights
 
 
 def blocks_of(scores, within, rows, columns):

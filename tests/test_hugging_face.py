@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 import snip
 from snip.engine.kernels.library import available
-from snip.network.accelerated import Accelerated
+from snip.network.parameters import Accelerated
 
 accelerate = needed("accelerate")
 from snip.integrations import accelerate as with_accelerate  # noqa: E402

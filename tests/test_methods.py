@@ -18,7 +18,7 @@ import snip
 from snip.methods import METHODS, AtInitialisation, Needs
 from snip.methods.kinds import DATA, NOTHING
 from snip.methods.schedules import exponential, one_shot
-from snip.network.parameters import prunable_parameters
+from snip.network.network import prunable_parameters
 from snip.runs import RunConfig
 
 AT_INITIALISATION = {n: m for n, m in METHODS.items() if isinstance(m, AtInitialisation)}

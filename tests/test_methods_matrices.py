@@ -12,7 +12,7 @@ from snip.methods.layer_matrix import DAMPING, LayerMatrix
 from snip.methods.layers import columns, matrices, rows
 from snip.methods.lobs import budgets, compensated, saliency
 from snip.methods.obd import hessian_diagonal, saliencies
-from snip.network.parameters import prunable_parameters
+from snip.network.network import prunable_parameters
 
 
 def small(kind: str) -> tuple[nn.Module, torch.Tensor]:

@@ -12,7 +12,7 @@ from torch import nn
 from snip.common.errors import InputError
 from snip.models import IMAGES, MODELS, build
 from snip.models.spec import Images
-from snip.network.parameters import prunable_parameters
+from snip.network.network import prunable_parameters
 from snip.selection.budgets import kept_count
 
 PAIRS = [(name, dataset) for name, spec in MODELS.items() for dataset in spec.datasets]

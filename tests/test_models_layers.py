@@ -12,7 +12,7 @@ from snip.models import IMAGES, build, resnet
 from snip.models.initializers import initialize
 from snip.models.padding import same_padding
 from snip.models.wide_resnet import Block
-from snip.network.parameters import left_out
+from snip.network.network import Network
 
 
 def test_lenet_5_has_no_relu_after_its_convolutions() -> None:
@@ -173,7 +173,7 @@ def test_resnet_block_by_hand() -> None:
 def test_the_second_recurrent_bias_is_zero_frozen_and_not_counted(name: str) -> None:
     model = build(name, seed=0)
     bias = model.rnn.bias_hh_l0
-    assert "frozen" in left_out(model)["rnn.bias_hh_l0"]
+    assert "frozen" in Network.of(model).left_out["rnn.bias_hh_l0"]
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     for _ in range(2):
         optimizer.zero_grad()

@@ -9,7 +9,7 @@ from normed_parts import NORMS, batch, effective, network
 from torch import nn
 
 import snip
-from snip.network.normed import normed_weights
+from snip.network.norms import normed_weights
 
 
 @pytest.mark.parametrize("kind", NORMS)

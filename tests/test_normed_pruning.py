@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import snip
-from snip.network.normed import normed_weights
-from snip.network.parameters import left_out
+from snip.network.network import Network
+from snip.network.norms import normed_weights
 
 
 @pytest.mark.parametrize("kind", NORMS)
@@ -124,7 +124,7 @@ def test_weights_that_differ_only_in_their_sign_are_no_nan(kind):
 
 @pytest.mark.parametrize("kind", ["weight", "old weight"])
 def test_lengths_are_no_connections(kind):
-    reasons = left_out(network(NORMS[kind][0]))
+    reasons = Network.of(network(NORMS[kind][0])).left_out
     assert set(reasons.values()) == {"length of a weight under weight norm"}
     assert len(reasons) == 3
 

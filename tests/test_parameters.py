@@ -10,7 +10,7 @@ from networks import make
 from torch import nn
 
 import snip
-from snip.network.parameters import left_out
+from snip.network.network import Network
 
 
 def names(model, predicate=None):
@@ -39,7 +39,7 @@ def test_layers_of_every_kind():
     assert "mha.q_proj_weight" in found
     assert "mha.out_proj.weight" in found
     assert "gru.weight_hh_l1_reverse" in found
-    reasons = left_out(model)
+    reasons = Network.of(model).left_out
     assert reasons["bn.weight"] == "normalisation layer"
     assert reasons["emb.weight"] == "embedding"
     assert "PReLU" in reasons["prelu.weight"]
@@ -56,7 +56,7 @@ def test_frozen_parameters_stay_out():
     model, _ = make("mlp")
     model.first.weight.requires_grad_(False)
     assert "first.weight" not in names(model)
-    assert "frozen" in left_out(model)["first.weight"]
+    assert "frozen" in Network.of(model).left_out["first.weight"]
 
 
 def test_a_tied_weight_counts_once_and_a_tied_embedding_not_at_all():
@@ -78,7 +78,7 @@ def test_a_predicate_decides_alone():
         "norm.weight",
         "norm.bias",
     ]
-    assert "predicate" in left_out(model, lambda n, m, p: p.ndim == 4)["conv.bias"]
+    assert "predicate" in Network.of(model, lambda n, m, p: p.ndim == 4).left_out["conv.bias"]
 
 
 def test_wrappers_do_not_change_names():
@@ -103,7 +103,7 @@ def test_weights_that_are_computed_otherwise_stay_out_and_are_named():
     layer = nn.utils.parametrizations.orthogonal(nn.Linear(6, 8))
     batch = torch.randn(5, 6), torch.tensor([0, 1, 2, 1, 0])
     model = nn.Sequential(layer, nn.Linear(8, 3))
-    assert list(left_out(model).values()) == ["parametrized (Orthogonal)"]
+    assert list(Network.of(model).left_out.values()) == ["parametrized (Orthogonal)"]
     with pytest.warns(snip.SnipWarning, match="stay dense"):
         masks = snip.prune(model, batch, sparsity=0.9)
     assert "1.weight" in masks
@@ -112,7 +112,7 @@ def test_weights_that_are_computed_otherwise_stay_out_and_are_named():
 
 def test_a_tied_embedding_says_what_it_is_tied_to():
     language, _ = make("language")
-    assert left_out(language)["embed.weight"] == "embedding, tied to 'head.weight'"
+    assert Network.of(language).left_out["embed.weight"] == "embedding, tied to 'head.weight'"
 
 
 def test_a_predicate_that_is_no_function_is_refused():

@@ -8,7 +8,7 @@ from timm.layers import Conv2dSame, ScaledStdConv2d, StdConv2d
 from torch import nn
 
 import snip
-from snip.network.parameters import left_out
+from snip.network.network import Network
 
 
 def standard(weight):
@@ -47,7 +47,7 @@ class Counting(nn.Linear):
 def test_a_layer_that_standardises_its_weight_is_left_out_with_the_reason(kind):
     model = nn.Sequential(kind(3, 8, 3), nn.Flatten(), nn.Linear(8, 4))
     assert list(snip.prunable_parameters(model)) == ["2.weight", "2.bias"]
-    reason = left_out(model)["0.weight"]
+    reason = Network.of(model).left_out["0.weight"]
     assert reason == (
         f"layer type {kind.__name__} computes with another weight, in which zeros do not stay zero"
     )
@@ -79,6 +79,6 @@ def test_a_parameter_that_is_neither_weight_nor_bias_does_not_compete():
         def forward(self, x):
             return self.gain * super().forward(x)
 
-    assert left_out(Scaled()) == {"gain": "neither weight nor bias of a Scaled"}
+    assert Network.of(Scaled()).left_out == {"gain": "neither weight nor bias of a Scaled"}
     older = nn.utils.weight_norm(Scaled())  # as hooks, which store the weight under other names
     assert list(snip.prunable_parameters(older)) == ["bias", "weight_v"]

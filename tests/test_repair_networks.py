@@ -12,7 +12,7 @@ from torch import nn
 import snip
 from snip.masks import empty_layers
 from snip.network.calls import Call
-from snip.network.packed import packed_parts
+from snip.network.network import Network
 from snip.network.paths import Reach
 
 
@@ -141,7 +141,7 @@ def test_a_gate_of_a_recurrent_layer_is_a_layer_of_its_own():
     lstm = nn.LSTM(3, 4, batch_first=True)
     forget = torch.ones(16, 3).bool()
     forget[4:8] = False
-    parts = packed_parts(lstm)
+    parts = Network.of(lstm).packed
     assert empty_layers({"weight_ih_l0": forget}, parts) == ["weight_ih_l0 (forget gate)"]
     assert empty_layers({"weight_ih_l0": ~forget & forget}, parts) == ["weight_ih_l0"]
     scores = {n: torch.zeros_like(p) for n, p in lstm.named_parameters()}

@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 import snip
 from snip.engine.kernels.library import available
-from snip.network.accelerated import Accelerated
+from snip.network.parameters import Accelerated
 
 pytestmark = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import snip
 from snip.methods.snip import normalize
-from snip.network.parameters import prunable_parameters
+from snip.network.network import prunable_parameters
 
 
 def by_central_differences(model, batch, h=1e-6):

@@ -15,8 +15,8 @@ from snip.common.errors import SnipWarning
 from snip.export.shrink import shrink, shrink_report
 from snip.masks import held_masks
 from snip.models import build
+from snip.network.network import Network
 from snip.network.paths import follow
-from snip.network.units import live_units
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -75,7 +75,7 @@ def test_what_is_left_lies_on_a_path(name: str) -> None:
     """An analysis of its own: with zero biases, a unit stays if it is between input and output."""
     model, batch = pruned(name, 0.99)
     found = follow(model, held_masks(model), batch[0])
-    alive = live_units(model, found.effective)
+    alive = Network.of(model).live_units(found.effective)
     for layer in shrink_report(shrink(model, batch)).layers:
         units = int(alive[f"{layer.name}.weight"].outputs.sum())
         # A path may be shifted out of a small image step by step, which is not looked at here;

@@ -9,8 +9,8 @@ from zoo_networks import ZOO, transformers
 import snip
 from snip.models.initializers import fans
 from snip.network.calls import call, first_tensor
+from snip.network.network import Network
 from snip.network.paths import follow
-from snip.network.units import live_units
 
 NETWORKS = {network.name: network for network in ZOO}
 COUNTED = (  # small ones, of which FlopCounterMode counts every layer
@@ -81,7 +81,7 @@ def test_conv1d_of_hugging_face_is_a_linear_layer_turned_round():
     masks.apply(layer)
     assert set(snip.prunable_parameters(layer)) == {"weight", "bias"}
     assert fans(layer, "weight", layer.weight) == (5, 3)
-    units = live_units(layer, masks)["weight"]
+    units = Network.of(layer).live_units(masks)["weight"]
     assert units.outputs.tolist() == [True, True, False]
     assert units.inputs.tolist() == [False, True, False, False, False]
     report = snip.report(layer, inputs=torch.zeros(2, 7, 5))

@@ -248,7 +248,7 @@ FAULTS = (
     ),
     Fault(
         "norm-along-first-dimension",
-        "network/normed.py",
+        "network/norms.py",
         "return tensor.transpose(0, self.norm.dim).flatten(1)",
         "return tensor.flatten(1)",
         "test_normed_pruning.py",

@@ -13,7 +13,7 @@ from typing import Any
 # read the same names in __init__.pyi.
 _ROOMS = {
     "snip.algorithm": ("prune",),
-    "snip.network.parameters": ("prunable_parameters",),
+    "snip.network.network": ("prunable_parameters",),
     "snip.common.errors": ("FileError", "InputError", "KindError", "RankError", "SnipWarning"),
     "snip.common.version": ("__version__",),
     "snip.engine.accelerate": ("accelerate", "densify"),

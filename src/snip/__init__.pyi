@@ -18,7 +18,7 @@ from snip.masks import held_masks as held_masks
 from snip.masks import release as release
 from snip.methods.snip import connection_sensitivity as connection_sensitivity
 from snip.models.initializers import initialize as initialize
-from snip.network.parameters import prunable_parameters as prunable_parameters
+from snip.network.network import prunable_parameters as prunable_parameters
 from snip.reports.report import Report as Report
 from snip.reports.report import report as report
 from snip.scoring.settings import Scoring as Scoring

@@ -32,7 +32,8 @@ from snip.methods.shared import (
     check_shared,
     warn_of_own_masks,
 )
-from snip.network.parameters import Predicate, asked_once, left_out
+from snip.network.network import Network
+from snip.network.parameters import Predicate
 from snip.scoring.batches import LossFn
 from snip.scoring.checks import (
     scorable_parameters,
@@ -93,7 +94,7 @@ def prune(
     DataLoader or a list of (inputs, labels): by cross-entropy, in phases that are parts of
     `training` (unless given, of twenty epochs). The model is then ready for a last training.
     """
-    params = asked_once(params)
+    params = Network.of(model, params).choice
     during = training_method(method)
     if during is not None:
         return _prune_trained(*during, locals())
@@ -108,7 +109,7 @@ def prune(
     check_alike(ranks, model, params, batches, {**asked, "method": name})
     warn_of_own_masks(model)
     warn_of_zeros(model, params)
-    out = left_out(model, params)
+    out = Network.of(model, params).left_out
     warn_of_parametrized(out)
     warn_of_left_out(model, out)
     if biases == KEEP:
@@ -202,6 +203,6 @@ def _prune_trained(name: str, method: DuringTraining, given: Mapping[str, Any]) 
     with ranks_of(given["model"]).together():
         check_not_shared(given["model"], name)
     warn_of_own_masks(given["model"])
-    warn_of_left_out(given["model"], left_out(given["model"], given["params"]))
+    warn_of_left_out(given["model"], Network.of(given["model"], given["params"]).left_out)
     where = given["model"], given["batches"], given["sparsity"]
     return prune_trained(name, method, *where, given["params"], given["training"])

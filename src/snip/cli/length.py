@@ -12,7 +12,7 @@ from pathlib import Path
 
 from snip.common.console import remark
 from snip.common.errors import InputError
-from snip.network.parameters import require_prunable
+from snip.network.network import Network
 from snip.runs import RunConfig, resolve_model
 from snip.runs.folder import NEW, read_config, state_of
 from snip.runs.step_time import step_seconds
@@ -35,7 +35,9 @@ def chosen_length(
     """The configuration to run in place of the `whole` schedule: one that was begun, or chosen."""
     model = resolve_model(whole.model, whole.dataset)
     if whole.sparsity:
-        require_prunable(model)  # whatever would be refused later is told before any question
+        Network.of(
+            model
+        ).require_competing()  # whatever would be refused later is told before any question
     for config in (whole, *map(with_epochs, OFFERED)):
         if _begun(config, place_of(config)):
             return config

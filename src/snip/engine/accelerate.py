@@ -32,9 +32,9 @@ from snip.engine.sparse_copy import DenseError, SparseCopies
 from snip.masks import Masks, held_masks
 from snip.masks.guessing import PRUNED, all_zero, share_of_zeros
 from snip.masks.holding import leave
-from snip.network.accelerated import Accelerated
 from snip.network.calls import copy_of, device_off_cpu, example, mapped
-from snip.network.parameters import prunable_parameters, refuse_torch_pruned
+from snip.network.network import Network, prunable_parameters
+from snip.network.parameters import Accelerated
 
 LOWER = (torch.bfloat16, torch.float16)
 DOUBLE = 2  # channels last does not make a dense float32 network so many times as fast
@@ -215,7 +215,7 @@ def _checked(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Mask
         masks = masks if isinstance(masks, Masks) else Masks(masks)
         masks.check(model)
         return masks
-    refuse_torch_pruned(model)
+    Network.of(model).refuse_torch_pruned()
     masks = Masks.from_zeros(model)
     zeros = share_of_zeros(prunable_parameters(model))
     if zeros < PRUNED:

@@ -17,7 +17,7 @@ from snip.engine.fused.stages import straight_stages
 from snip.engine.fused.straight import Straight
 from snip.engine.layers.packing import PackedModule
 from snip.engine.recording import RECORDED, is_followed, refuse_recording
-from snip.network.accelerated import Accelerated
+from snip.network.parameters import Accelerated
 
 
 class Conversion:

@@ -23,7 +23,7 @@ from snip.engine.pace import losing_layers, timing_decides
 from snip.engine.proof import why_not
 from snip.masks import Masks
 from snip.network.calls import arguments
-from snip.network.parameters import parameter_owners
+from snip.network.parameters import parameter_places
 from snip.network.untouched import hooked
 from snip.tracing.forward import Traced, UntraceableError, trace_for_training
 from snip.tracing.reads import read_past_layers
@@ -169,7 +169,7 @@ def _tied(model: nn.Module) -> set[torch.Tensor]:
     """Parameters that two layers share: they must stay one tensor."""
     return {
         model.get_parameter(first)
-        for first, owners in parameter_owners(model).items()
+        for first, owners in parameter_places(model).items()
         if len({(module, name.rpartition(".")[2]) for name, module in owners}) > 1
     }
 

@@ -9,10 +9,11 @@ from snip.common.progress import track
 from snip.data import load
 from snip.data.dataset import Dataset
 from snip.experiments.kinds import DATA_NOTES, Experiment, Record, Row
-from snip.experiments.records.drawing import COLOURS, finish, new_figure, plain_axes
+from snip.experiments.records.drawing import finish, new_figure, plain_axes
 from snip.experiments.table2 import PAPER_KEPT, PRUNED, TABLE2, TABLEC
 from snip.masks import Masks
-from snip.network.parameters import is_weight
+from snip.network.layout import is_weight
+from snip.reports.curves import COLOURS
 from snip.runs import prepare
 
 if TYPE_CHECKING:

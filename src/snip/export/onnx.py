@@ -24,8 +24,8 @@ from snip.distributed.models import require_whole
 from snip.distributed.wrappers import unwrap
 from snip.engine.accelerate import densify
 from snip.masks import holding
-from snip.network.accelerated import Accelerated
 from snip.network.calls import arguments, copied, doubled
+from snip.network.parameters import Accelerated
 
 NEEDED = ("onnx", "onnxscript")
 

@@ -17,7 +17,7 @@ from torch import nn
 from snip.distributed.wrappers import unwrap
 from snip.engine.accelerate import accelerate, densify
 from snip.engine.layers.packing import Packed, PackedModule
-from snip.network.accelerated import Accelerated
+from snip.network.parameters import Accelerated
 
 HOOKS = "_snip_hooks"  # on an optimiser: what gives its state_dict the ordinary shapes
 

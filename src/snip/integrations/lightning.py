@@ -14,7 +14,7 @@ from torch import nn
 
 from snip.common.errors import InputError, imported, nearest, warn
 from snip.integrations.pruning import Pruning, first_of
-from snip.network.parameters import prunable_parameters
+from snip.network.network import prunable_parameters
 
 # The library has two names, and a program uses one of them.
 _NAMES = ("lightning.pytorch", "pytorch_lightning")

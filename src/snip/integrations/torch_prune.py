@@ -19,8 +19,8 @@ from snip.common.errors import InputError, KindError
 from snip.common.text import listed
 from snip.distributed.wrappers import is_sharded
 from snip.masks import Masks, Provenance, held_masks, release
-from snip.network.normed import normed_weights
-from snip.network.parameters import ordinary, parameter_owners
+from snip.network.norms import normed_weights
+from snip.network.parameters import ordinary, parameter_places
 
 METHOD = "torch.nn.utils.prune"  # as the provenance calls it
 
@@ -79,7 +79,7 @@ def to_pruned(model: nn.Module, masks: Masks | None = None) -> None:
         )
     masks.check_fit(model)
     _check_recomputed(model, masks)
-    owners = parameter_owners(model)
+    owners = parameter_places(model)
     release(model)
     rest = {name: mask for name, mask in (held or {}).items() if name not in masks}
     if rest and held is not None:

@@ -17,7 +17,7 @@ from snip.distributed.wrappers import is_sharded
 from snip.integrations.pruning import Pruning, first_of, own_loss
 from snip.masks import Masks
 from snip.masks.guessing import PRUNED, share_of_zeros
-from snip.network.parameters import prunable_parameters
+from snip.network.network import prunable_parameters
 
 FILE = "snip_masks.safetensors"  # in the folder of each checkpoint
 ALIVE = 0.75  # of the connections of a trained network, at least: nearly all of them

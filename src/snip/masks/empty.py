@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from snip.network.packed import Packed, split
-from snip.network.parameters import is_weight, parameter_owners
-from snip.network.units import output_rows
+from snip.network.layout import Packed, is_weight, split
+from snip.network.network import Network
 
 FEW = 8  # A layer is nearly empty with fewer connections, or fewer per this many outputs.
 
@@ -31,9 +30,9 @@ def empty_layers(masks: Mapping[str, torch.Tensor], packed: Packed | None = None
 
 def nearly_empty_layers(model: nn.Module, masks: Mapping[str, torch.Tensor]) -> list[str]:
     """Names of the weights that keep so little that a path may end there."""
-    owners = parameter_owners(model)
+    parameters = Network.of(model).parameters
     few = {
-        name: max(FEW, output_rows(owners[name][0][1], mask.shape) // FEW)
+        name: max(FEW, parameters[name].layout.rows(mask.shape) // FEW)
         for name, mask in masks.items()
         if is_weight(mask.shape)
     }

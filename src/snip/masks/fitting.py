@@ -9,7 +9,7 @@ from torch import nn
 
 from snip.common.errors import InputError, nearest
 from snip.distributed.shards import check_split
-from snip.network.normed import NormedWeight, normed_weights
+from snip.network.norms import NormedWeight, normed_weights
 from snip.network.parameters import ordinary
 
 

@@ -13,7 +13,7 @@ import torch
 
 from snip.common.errors import InputError
 from snip.common.text import listed
-from snip.network.parameters import is_weight
+from snip.network.layout import is_weight
 
 PRUNED = 0.1  # with fewer zeros than this a model was not pruned: some layers begin with zeros
 

@@ -25,7 +25,8 @@ from snip.distributed.wrappers import unwrap
 from snip.masks import fitting, holding
 from snip.masks.guessing import guessed
 from snip.masks.provenance import Provenance
-from snip.network.parameters import Predicate, ordinary, require_prunable
+from snip.network.network import Network
+from snip.network.parameters import Predicate, ordinary
 
 FORMATS = "snip-masks-"  # how the format of every version begins
 FORMAT = f"{FORMATS}2"
@@ -171,7 +172,7 @@ class Masks(Mapping[str, torch.Tensor]):
         A tensor that is zero all over may only not be trained yet: such a weight is kept whole,
         and such a bias gets no mask.
         """
-        chosen = require_prunable(resharded(model), params)
+        chosen = Network.of(resharded(model), params).require_competing()
         found = {name: local(parameter) != 0 for name, parameter in chosen.items()}
         return cls(guessed(whole_masks(found, chosen)), Provenance(method="from_zeros"))
 

@@ -16,7 +16,7 @@ from snip.methods.course import Course
 from snip.methods.flat import views
 from snip.methods.kinds import DuringTraining, Needs
 from snip.methods.lenets import settings_of
-from snip.network.normed import layer_name
+from snip.network.norms import layer_name
 from snip.scoring.gradients import Scores
 from snip.selection.budgets import layers
 from snip.training.hooks import Hooks

@@ -18,7 +18,9 @@ from snip.methods.course import Course
 from snip.methods.kinds import DuringTraining
 from snip.methods.layers import require_layers, require_no_norms
 from snip.network.calls import Call
-from snip.network.parameters import Predicate, is_weight, left_out
+from snip.network.layout import is_weight
+from snip.network.network import Network
+from snip.network.parameters import Predicate
 from snip.scoring.batches import is_pair_of_tensors, one_sample
 from snip.scoring.checks import scorable_parameters
 from snip.selection.budgets import OWN, checked_sparsity, kept_count
@@ -67,7 +69,7 @@ def prune_in_phases(
     `weights` are those of `competing`.
     """
     model = unwrap(phases.model)
-    out = left_out(model, params)
+    out = Network.of(model, params).left_out
     for parameter, _ in model.named_parameters():
         if parameter not in weights:
             out.setdefault(parameter, "bias, kept")

@@ -8,7 +8,8 @@ from torch import nn
 
 from snip.methods.kinds import ANYHOW, AtInitialisation, Needs
 from snip.methods.schedules import exponential
-from snip.network.parameters import Predicate, require_prunable
+from snip.network.network import Network
+from snip.network.parameters import Predicate
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores, accumulated_gradients
 from snip.scoring.settings import Scoring
@@ -31,7 +32,7 @@ def force(
     scores as much as it would move the loss if it came back. `dense` has the weights w by name;
     without it they are the model's own, and the score is SNIP's.
     """
-    weights = dense or require_prunable(model, params)
+    weights = dense or Network.of(model, params).require_competing()
     gradients = accumulated_gradients(model, batches, loss_fn, params=params, scoring=scoring)
     return {name: g.mul_(weights[name].detach()).abs_() for name, g in gradients.items()}
 

@@ -14,7 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from snip.common.errors import InputError
 from snip.distributed.models import REPLICATED
 from snip.methods.kinds import AtInitialisation, Needs
-from snip.network.parameters import Predicate, require_prunable
+from snip.network.network import Network
+from snip.network.parameters import Predicate
 from snip.scoring.batches import LossFn, as_batches, cross_entropy
 from snip.scoring.gradients import Scores, accumulated_gradients
 from snip.scoring.settings import Scoring
@@ -42,7 +43,7 @@ def grasp(
     of 200; a loss of the user's is taken as it is.
     """
     _check_reduction(scoring)
-    weights = require_prunable(model, params)
+    weights = Network.of(model, params).require_competing()
     kept = list(as_batches(batches))  # g is needed whole before the second pass
     loss_fn = loss_fn or partial(cross_entropy, temperature=TEMPERATURE)
     settings: dict[str, Any] = {"params": params, "scoring": scoring}

@@ -12,9 +12,8 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from snip.common.errors import InputError
-from snip.network.normed import normed_weights
-from snip.network.own_forward import FORWARDS, has_own_forward
-from snip.network.parameters import parameter_owners
+from snip.network.norms import normed_weights
+from snip.network.parameters import FORWARDS, has_own_forward, parameter_places
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MATRICES = (nn.Linear, *CONVOLUTIONS)
@@ -59,7 +58,7 @@ def parts(count: int, each: int) -> Iterator[slice]:
 
 def matrices(model: nn.Module, weights: Mapping[str, object]) -> dict[str, nn.Module]:
     """The layers of these parameters by name, in the model's order."""
-    owners = parameter_owners(model)
+    owners = parameter_places(model)
     found = {owner for name in weights for _, owner in owners[name]}
     return {name: module for name, module in model.named_modules() if module in found}
 
@@ -72,7 +71,7 @@ def require_layers(
     A weight that is computed from other tensors (weight norm, parametrizations) is none of a plain
     layer's own.
     """
-    owners = parameter_owners(model)
+    owners = parameter_places(model)
     for name in weights if takes.kinds else ():
         full, owner = owners[name][0]
         own = owner._parameters.get(full.rpartition(".")[2])

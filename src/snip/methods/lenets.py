@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import nn
 
 from snip.models.lenet import LeNet5Caffe, LeNet300100
-from snip.network.normed import layer_name
+from snip.network.norms import layer_name
 
 
 class Layer(NamedTuple):

@@ -9,7 +9,8 @@ from torch import nn
 
 from snip.distributed.models import resharded
 from snip.methods.kinds import ANYHOW, WEIGHTS, AtInitialisation, Needs
-from snip.network.parameters import Predicate, require_prunable
+from snip.network.network import Network
+from snip.network.parameters import Predicate
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring
@@ -24,7 +25,7 @@ def magnitude(
     scoring: Scoring = Scoring(),
 ) -> Scores:
     """|w| per parameter name. In one ranking, layers with many inputs lose the most."""
-    weights = require_prunable(resharded(model), params)
+    weights = Network.of(resharded(model), params).require_competing()
     return {
         name: weight.detach().to(torch.promote_types(weight.dtype, torch.float32)).abs()
         for name, weight in weights.items()

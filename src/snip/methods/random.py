@@ -10,7 +10,8 @@ from torch import nn
 from snip.distributed.models import ranks_of
 from snip.distributed.shards import part, sharded_like
 from snip.methods.kinds import ANYHOW, NOTHING, AtInitialisation, Needs
-from snip.network.parameters import Predicate, require_prunable
+from snip.network.network import Network
+from snip.network.parameters import Predicate
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring
@@ -31,7 +32,10 @@ def random_scores(
     generator = fresh_generator()
     # Processes that share a model all draw what the first of them would.
     generator.manual_seed(ranks_of(model).first(generator.initial_seed()))
-    return {name: _drawn(p, generator) for name, p in require_prunable(model, params).items()}
+    return {
+        name: _drawn(p, generator)
+        for name, p in Network.of(model, params).require_competing().items()
+    }
 
 
 def _drawn(parameter: nn.Parameter, generator: torch.Generator) -> torch.Tensor:

@@ -17,7 +17,7 @@ from snip.masks import Masks, held_masks
 from snip.methods.kinds import DATA
 from snip.methods.rounds import Scorer, in_rounds
 from snip.network.calls import example
-from snip.network.packed import packed_parts
+from snip.network.network import Network
 from snip.scoring.checks import check_signal, zero_biases
 from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring
@@ -113,7 +113,7 @@ def _selected(
     scores = with_survivors(
         model, scores, within=within, costs=costs, group_size=granularity.group_size
     )
-    settings |= {"granularity": granularity, "packed": packed_parts(model)}
+    settings |= {"granularity": granularity, "packed": Network.of(model).packed}
     return select(scores, within=within, costs=costs, **settings)
 
 

@@ -22,7 +22,7 @@ from snip.masks import Masks
 from snip.methods.kinds import DATA, NOTHING, AtInitialisation
 from snip.methods.schedules import one_shot
 from snip.network.calls import Call, shared_call
-from snip.network.normed import normed_weights
+from snip.network.norms import normed_weights
 from snip.network.parameters import Predicate
 from snip.network.reader import LearnedOutputs
 from snip.network.untouched import undisturbed

@@ -17,8 +17,8 @@ from snip.distributed.models import REPLICATED, SHARDED, sharing
 from snip.distributed.ranks import Ranks, everybody
 from snip.masks import Masks
 from snip.methods.kinds import AtInitialisation
-from snip.network.packed import packed_parts
-from snip.network.parameters import Predicate, prunable_parameters
+from snip.network.network import Network, prunable_parameters
+from snip.network.parameters import Predicate
 from snip.scoring.batches import SeenBatches
 
 ALIKE = "Call snip.prune with the same model and settings in every process."
@@ -82,7 +82,7 @@ def _check_of_parts(model: nn.Module, asked: Mapping[str, Any]) -> None:
                 f"{option} is {str(asked[option])!r}, which looks at whole layers, and each "
                 f"process has parts of them (fully_shard): use {only!r}, or DDP."
             )
-    packed = list(packed_parts(model))
+    packed = list(Network.of(model).packed)
     if packed and not isinstance(asked["floor"], str) and asked["floor"]:
         raise InputError(
             f"floor is {asked['floor']!r}, but {listed(packed)} hold several layers, of which each "

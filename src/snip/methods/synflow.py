@@ -21,8 +21,9 @@ from snip.distributed.wrappers import unwrap
 from snip.methods.kinds import WEIGHTS, AtInitialisation, Needs
 from snip.methods.schedules import exponential
 from snip.network.calls import Call, copy_of, shared_call, tensors_in
-from snip.network.normed import attribute_names
-from snip.network.parameters import Predicate, require_prunable
+from snip.network.network import Network
+from snip.network.norms import attribute_names
+from snip.network.parameters import Predicate
 from snip.network.untouched import batch_norm_in
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores
@@ -47,7 +48,7 @@ def synflow(
     The first batch only shows how the loss calls the model: its real numbers become ones. Token
     ids and other whole numbers stay as they are, and embeddings take part as weights do.
     """
-    chosen = require_prunable(model, params)
+    chosen = Network.of(model, params).require_competing()
     args, kwargs = _ones(_seen(model, batches, loss_fn), scoring.batch_dim)
     linear = linearized(unwrap(model))
     weights = [linear.get_parameter(name) for name in chosen]

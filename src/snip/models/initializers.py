@@ -15,14 +15,10 @@ from torch.nn.modules.conv import _ConvNd
 from snip.common.errors import InputError, KindError, nearest
 from snip.distributed.wrappers import is_sharded
 from snip.masks.holding import rezero
-from snip.network.normed import attribute_names, normed_weights
-from snip.network.parameters import (
-    NORMS,
-    is_conv1d,
-    ordinary,
-    parameter_owners,
-    prunable_parameters,
-)
+from snip.network.layout import is_conv1d
+from snip.network.network import prunable_parameters
+from snip.network.norms import attribute_names, normed_weights
+from snip.network.parameters import NORMS, ordinary, parameter_places
 
 Rule = Callable[..., None]  # rule(weight, fan_in, fan_out, *, generator, [std])
 
@@ -175,7 +171,7 @@ def _generator(seed: int | None) -> torch.Generator | None:
 
 def _known_parameters(model: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
     """(layer, key in the layer, parameter) of all that can be drawn, in the model's order."""
-    owners, keys = parameter_owners(ordinary(model)), attribute_names(ordinary(model))
+    owners, keys = parameter_places(ordinary(model)), attribute_names(ordinary(model))
     found = []
     for name, parameter in prunable_parameters(model).items():
         key = keys[name]

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import type_before_parametrizations
+from torch.overrides import TorchFunctionMode
 
 from snip.common.errors import InputError, KindError
 from snip.common.text import listed
 from snip.distributed.wrappers import unwrap
-from snip.network.accelerated import Accelerated
-from snip.network.normed import TORCH_PRUNED, normed_weights, why_computed
-from snip.network.own_forward import changes_weight, is_added
+from snip.network.layout import is_conv1d
+from snip.network.norms import NormedWeight, normed_weights, stored_parameter, why_computed
 
 Predicate = Callable[[str, nn.Module, nn.Parameter], bool]
-Owners = dict[str, list[tuple[str, nn.Module]]]
+Place = tuple[str, nn.Module]  # a name of a parameter, and the layer that computes with it
 
 PRUNABLE_LAYERS = (
     nn.Linear,
@@ -36,72 +38,19 @@ NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm) + ((nn.RMSNorm,) if hasattr(nn, 
 BY_PREDICATE = "the predicate left it out"
 # bias_k and bias_v of attention are learned tokens, not connections between units.
 ATTENTION_TOKENS = ("bias_k", "bias_v")
+# Where the code of a converted network finds the tensors that the user's forward makes itself.
+CONSTANTS = "snip_conversion.constants"
+WEIGHTED = (
+    F.linear, F.conv1d, F.conv2d, F.conv3d,
+    F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d,
+)  # fmt: skip
+FORWARDS = ("forward", "_conv_forward")
 
 
-def prunable_parameters(
-    model: nn.Module, predicate: Predicate | None = None
-) -> dict[str, nn.Parameter]:
-    """The parameters that count in m, in the model's order, a tied one once."""
-    reasons = left_out(model, predicate)
-    model = unwrap(model)
-    return {name: p for name, p in model.named_parameters() if name not in reasons}
+class Accelerated:
+    """A base of the class of every network that `snip.accelerate` made."""
 
-
-def left_out(model: nn.Module, predicate: Predicate | None = None) -> dict[str, str]:
-    """Every parameter that stays out, with the reason."""
-    if predicate is not None:
-        _check_predicate(predicate)
-    model = unwrap(model)
-    owners = parameter_owners(model)
-    found = {
-        name: _why_out(owners[name], parameter, predicate)
-        for name, parameter in model.named_parameters()
-    }
-    return {name: reason for name, reason in found.items() if reason is not None}
-
-
-def asked_once(predicate: Predicate | None) -> Predicate | None:
-    """Remember the predicate's answers by name: it may be slow, or have a state of its own."""
-    if predicate is None:
-        return None
-    _check_predicate(predicate)
-    answers: dict[str, bool] = {}
-
-    def answer(name: str, module: nn.Module, parameter: nn.Parameter) -> bool:
-        if name not in answers:
-            answers[name] = _chosen(predicate, name, module, parameter)
-        return answers[name]
-
-    return answer
-
-
-def refuse_torch_pruned(model: nn.Module, predicate: Predicate | None = None) -> None:
-    """Of a weight that torch prunes nothing can be removed here, and its zeros count nowhere."""
-    found = [name for name, why in left_out(model, predicate).items() if why == TORCH_PRUNED]
-    if found:
-        raise InputError(
-            f"torch.nn.utils.prune has pruned this model, and computes weights from {listed(found)}"
-            " before each call: snip.integrations.torch_prune.from_pruned(model) takes its pruning "
-            "over, and gives an ordinary model that holds the masks."
-        )
-
-
-def parameter_owners(model: nn.Module) -> Owners:
-    """First name of each parameter -> all (name, module) pairs that hold it.
-
-    What is stored of a weight under a norm belongs to the layer whose weight it is.
-    """
-    layers = {normed.stored: normed.layer for normed in normed_weights(model).values()}
-    first: dict[torch.Tensor, str] = {}
-    owners: Owners = {}
-    for prefix, module in model.named_modules(remove_duplicate=False):
-        for key, parameter in module._parameters.items():
-            if parameter is None:
-                continue
-            name = f"{prefix}.{key}" if prefix else key
-            layer = layers.get(parameter, module)
-            owners.setdefault(first.setdefault(parameter, name), []).append((name, layer))
-    return owners
+    snip_conversion: Any  # what the converter left on the network (`engine.accelerated.Conversion`)
 
 
 def ordinary(model: nn.Module) -> nn.Module:
@@ -115,39 +64,28 @@ def ordinary(model: nn.Module) -> nn.Module:
     return model
 
 
-def is_weight(shape: Sequence[int]) -> bool:
-    """Whether a prunable parameter of this shape connects units; with one dimension it is a bias.
+def parameter_places(
+    model: nn.Module, normed: dict[str, NormedWeight] | None = None
+) -> dict[str, tuple[Place, ...]]:
+    """First name of each parameter -> all (name, layer) pairs that hold it.
 
-    Its mask and its scores have the same shape.
+    A tensor stored under a norm belongs to the layer whose weight it is.
     """
-    return len(shape) > 1
+    normed = normed_weights(model) if normed is None else normed
+    layers = {weight.stored: weight.layer for weight in normed.values()}
+    first: dict[torch.Tensor, str] = {}
+    places: dict[str, tuple[Place, ...]] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for key, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            name = f"{prefix}.{key}" if prefix else key
+            own = first.setdefault(parameter, name)
+            places[own] = (*places.get(own, ()), (name, layers.get(parameter, module)))
+    return places
 
 
-def is_conv1d(module: nn.Module) -> bool:
-    """Whether it is Hugging Face's Conv1D, a linear layer whose weight is [in, out].
-
-    Whoever has one has imported transformers, so it is not imported here.
-    """
-    transformers = sys.modules.get("transformers.pytorch_utils")
-    return type(module) is getattr(transformers, "Conv1D", None)
-
-
-def require_prunable(
-    model: nn.Module, predicate: Predicate | None = None
-) -> dict[str, nn.Parameter]:
-    """`prunable_parameters`, or an error that says why there are none."""
-    params = prunable_parameters(model, predicate)
-    if params:
-        return params
-    reasons = sorted(set(left_out(model, predicate).values()))
-    raise InputError(
-        f"{type(unwrap(model)).__name__} has no prunable parameters "
-        f"({'; '.join(reasons) or 'it has no parameters at all'}). "
-        "Choose some with params=lambda name, module, param: ..."
-    )
-
-
-def _check_predicate(predicate: Predicate) -> None:
+def check_predicate(predicate: Predicate) -> None:
     """Refuse what cannot be asked about a parameter."""
     wanted = "give a function of (name, module, param)"
     if not callable(predicate) or isinstance(predicate, type):
@@ -160,19 +98,10 @@ def _check_predicate(predicate: Predicate) -> None:
         return
 
 
-def _chosen(predicate: Predicate, name: str, module: nn.Module, parameter: nn.Parameter) -> bool:
-    answer: object = predicate(name, module, parameter)
-    if isinstance(answer, torch.Tensor) and answer.numel() != 1:
-        raise KindError(
-            f"params returned a tensor of shape {tuple(answer.shape)} for {name!r}: return whether "
-            "the parameter is pruned, True or False."
-        )
-    return bool(answer)
-
-
-def _why_out(
-    owners: list[tuple[str, nn.Module]], parameter: nn.Parameter, predicate: Predicate | None
+def why_out(
+    owners: tuple[Place, ...], parameter: nn.Parameter, predicate: Predicate | None
 ) -> str | None:
+    """Reason why a parameter does not compete, or None; `owners` are its places."""
     if is_lazy(parameter):
         raise InputError(
             f"parameter {owners[0][0]!r} is lazy and has no shape yet: "
@@ -190,6 +119,16 @@ def _why_out(
     veto = next((reason for reason in reasons.values() if reason is not None), None)
     tied = [name for name, reason in reasons.items() if reason is None]
     return f"{veto}, tied to {listed(tied)}" if veto is not None and tied else veto
+
+
+def _chosen(predicate: Predicate, name: str, module: nn.Module, parameter: nn.Parameter) -> bool:
+    answer: object = predicate(name, module, parameter)
+    if isinstance(answer, torch.Tensor) and answer.numel() != 1:
+        raise KindError(
+            f"params returned a tensor of shape {tuple(answer.shape)} for {name!r}: return whether "
+            "the parameter is pruned, True or False."
+        )
+    return bool(answer)
 
 
 def _why_layer_out(name: str, module: nn.Module) -> str | None:
@@ -211,3 +150,76 @@ def _why_layer_out(name: str, module: nn.Module) -> str | None:
     if changes_weight(module):
         return f"layer type {kind} computes with another weight, in which zeros do not stay zero"
     return None
+
+
+def changes_weight(layer: nn.Module) -> bool:
+    """True if a linear layer or convolution with a forward of its own fills in zeros of its weight.
+
+    A layer may compute a different weight from the stored one, as weight standardisation does,
+    which subtracts a mean: a zero of the parameter is then no zero of the computation.
+
+    Its forward is tried on a copy with a weight of zeros and ones. Where that fails, or shows no
+    weight, nothing is known, and the layer counts as what it inherits from.
+    """
+    weight = layer._parameters.get("weight")
+    if weight is None or not isinstance(layer, (nn.Linear, _ConvNd)) or not has_own_forward(layer):
+        return False
+    every_other = weight.new_zeros(weight.shape)
+    every_other.view(-1)[1::2] = 1
+    used = _WeightsUsed(weight.shape)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), used:
+            _twin(layer, every_other).forward(weight.new_ones(_input_shape(layer)))
+    except Exception:  # a user's forward may do anything at all
+        return False
+    return any(bool(x[every_other == 0].any()) for x in used.weights)
+
+
+def has_own_forward(layer: nn.Module) -> bool:
+    """True if the layer's class computes in another way than the layer of torch that it is."""
+    base = next(kind for kind in type(layer).__mro__ if kind.__module__.startswith("torch.nn.modu"))
+    return any(getattr(type(layer), k, None) is not getattr(base, k, None) for k in FORWARDS)
+
+
+def is_added(layer: nn.Module, key: str) -> bool:
+    """True for a parameter of a linear layer or convolution that torch's layer does not have."""
+    if not isinstance(layer, (nn.Linear, nn.Bilinear, _ConvNd)):
+        return False
+    own = layer._parameters.get(key)
+    return own is not None and all(
+        stored_parameter(layer, k) is not own for k in ("weight", "bias")
+    )
+
+
+def _twin(layer: nn.Module, weight: torch.Tensor) -> nn.Module:
+    """The layer with another weight, and buffers of its own, so that the layer stays as it is."""
+    twin = copy.copy(layer)
+    twin._parameters = {**layer._parameters, "weight": nn.Parameter(weight)}
+    twin._buffers = {k: None if x is None else x.clone() for k, x in layer._buffers.items()}
+    return twin
+
+
+def _input_shape(layer: Any) -> tuple[int, ...]:
+    """Shape of the smallest input that a layer accepts."""
+    if isinstance(layer, nn.Linear):
+        return 2, layer.in_features
+    spans = zip(layer.kernel_size, layer.dilation, strict=True)
+    return 2, layer.in_channels, *((size - 1) * step + 1 for size, step in spans)
+
+
+class _WeightsUsed(TorchFunctionMode):
+    """Collects the weights of this shape with which layers are computed inside the block."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        super().__init__()
+        self.shape = shape
+        self.weights: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in WEIGHTED:
+            weight = args[1] if len(args) > 1 else kwargs["weight"]
+            self.weights += [weight] if weight.shape == self.shape else []
+        return func(*args, **kwargs)

@@ -27,7 +27,7 @@ from snip.distributed.wrappers import unwrap
 from snip.network import path_rules as rules
 from snip.network import path_sequences as sequences
 from snip.network.calls import Call, arguments, device_of, first_tensor, mapped, tensors_in
-from snip.network.normed import normed_weights
+from snip.network.norms import normed_weights
 from snip.network.operations import IN_PLACE, Kind, operation_of
 from snip.network.path_rules import DTYPE, FOLLOWED, HUGE, depends, limited
 from snip.network.reader import LearnedOutputs, floats_in

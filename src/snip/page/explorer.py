@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from snip.algorithm import AUTO
 from snip.common.errors import InputError
 from snip.common.text import escaped, unforeseen
 from snip.data.dataset import Dataset
 from snip.experiments.fig2 import SPARSITIES
 from snip.masks import Masks
-from snip.network.parameters import is_weight
+from snip.methods.ranking import AUTO
+from snip.network.layout import is_weight
 from snip.page.finding import Run
 from snip.reports.pictures import COLOUR_MAP
 from snip.reports.views import filters, pixels, tiled

@@ -9,7 +9,7 @@ from torch import nn
 
 from snip.common.text import listed
 from snip.masks import Masks, empty_layers
-from snip.network.packed import packed_parts
+from snip.network.network import Network
 from snip.network.paths import Paths
 from snip.selection.budgets import OWN
 
@@ -59,7 +59,7 @@ def _collapse(paths: Paths, fix: str) -> Iterator[str]:
 def _empty_layers(
     model: nn.Module, masks: Masks, cut: Sequence[str], bypassed: bool, fix: str
 ) -> Iterator[str]:
-    empty = empty_layers(masks, packed_parts(model))
+    empty = empty_layers(masks, Network.of(model).packed)
     if empty:
         how = "the signal passes by another way" if bypassed else "the signal may end there"
         if cut:

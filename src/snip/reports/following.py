@@ -8,7 +8,7 @@ from torch import nn
 
 from snip.masks import Masks, empty_layers
 from snip.network.calls import arguments
-from snip.network.packed import packed_parts
+from snip.network.network import Network
 from snip.network.paths import Follower, Paths, example_input
 
 GIVE_INPUT = "pass inputs=..., an example of what the model takes (snip.prune remembers it)."
@@ -25,7 +25,7 @@ def followed(model: nn.Module, masks: Masks, inputs: Any) -> tuple[Paths, list[s
         inputs = example_input(model, asked.input_shape or (), asked.input_dtype or "float32")
     with Follower(model, arguments(model, inputs), asked.batch_dim or 0) as follower:
         paths = follower.paths(masks)
-        empty = paths.connected and empty_layers(masks, packed_parts(model))
+        empty = paths.connected and empty_layers(masks, Network.of(model).packed)
         return paths, follower.cut_inputs(masks) if empty else []
 
 

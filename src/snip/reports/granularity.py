@@ -7,8 +7,8 @@ from torch import nn
 from snip.common.errors import InputError
 from snip.common.text import listed
 from snip.masks import Masks
-from snip.network.parameters import is_weight
-from snip.network.units import live_units
+from snip.network.layout import is_weight
+from snip.network.network import Network
 from snip.selection.granularity import Block, Channel, NofM, checked_granularity
 
 SEMI_STRUCTURED = "2:4"  # the one that torch.sparse.to_sparse_semi_structured takes
@@ -31,7 +31,7 @@ def granularity_note(model: nn.Module, masks: Masks) -> str:
 def _of_channels(model: nn.Module, masks: Masks) -> str:
     if masks.provenance.shrunk_from:
         return "Granularity channel: the units that went are cut out already."
-    outputs = [live.outputs for live in live_units(model, masks).values()]
+    outputs = [live.outputs for live in Network.of(model).live_units(masks).values()]
     total, kept = sum(x.numel() for x in outputs), sum(int(x.sum()) for x in outputs)
     return (
         f"Granularity channel: {kept:,} of {total:,} units kept; snip.shrink(model, batch) takes "

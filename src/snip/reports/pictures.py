@@ -13,7 +13,7 @@ from snip.common.errors import InputError
 from snip.common.files import write_with
 from snip.common.places import PathLike
 from snip.masks import Masks
-from snip.network.parameters import is_weight
+from snip.network.layout import is_weight
 from snip.reports.views import filters, pixels, tiled
 
 FORMATS = (".png", ".svg", ".pdf")

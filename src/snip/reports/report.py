@@ -13,7 +13,8 @@ from snip.common.checks import check_kinds
 from snip.common.errors import InputError
 from snip.distributed.models import require_whole
 from snip.masks import Masks, held_masks
-from snip.network.parameters import left_out, ordinary
+from snip.network.network import Network
+from snip.network.parameters import ordinary
 from snip.reports.findings import warnings_of
 from snip.reports.following import GIVE_INPUT, followed, note_on
 from snip.reports.granularity import granularity_note
@@ -209,7 +210,7 @@ def _flops_left_out(model: nn.Module, masks: Masks, used: Mapping[str, float]) -
 
 
 def _left_out(model: nn.Module, masks: Masks) -> dict[str, str]:
-    reasons = masks.provenance.left_out or left_out(model)
+    reasons = masks.provenance.left_out or Network.of(model).left_out
     return {
         name: reasons.get(name, "not in these masks")
         for name, _ in model.named_parameters()

@@ -12,9 +12,10 @@ from torch import nn
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError
 from snip.masks import Masks
-from snip.network.normed import attribute_names
+from snip.network.layout import LiveUnits
+from snip.network.network import Network
+from snip.network.norms import attribute_names
 from snip.network.paths import Paths
-from snip.network.units import LiveUnits, live_units
 from snip.selection.costs import flops_per_element
 
 
@@ -52,7 +53,7 @@ def rows_of(
     model: nn.Module, masks: Masks, used: Mapping[str, float], paths: Paths
 ) -> tuple[Row, ...]:
     """One row per mask, in the order of the masks."""
-    live = live_units(model, paths.effective or masks)
+    live = Network.of(model).live_units(paths.effective or masks)
     # The recurrent weights feed the units that the input weights have counted.
     keys = attribute_names(model)
     counted = {name: x for name, x in live.items() if not keys[name].startswith("weight_hh")}

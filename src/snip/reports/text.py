@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from snip.common.text import escaped, percent
-from snip.network.parameters import is_weight
+from snip.network.layout import is_weight
 
 if TYPE_CHECKING:
     from snip.reports.report import Report, Row

@@ -12,7 +12,7 @@ from snip.common.source import commit
 from snip.data.dataset import Dataset
 from snip.engine.choice import Choice
 from snip.masks import Masks, versions
-from snip.network.parameters import prunable_parameters
+from snip.network.network import prunable_parameters
 from snip.runs import in_phases
 from snip.runs.config import RunConfig
 from snip.runs.guessing import chance_error

@@ -13,18 +13,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.algorithm import AUTO, KEEP
+from snip.algorithm import KEEP
 from snip.common.errors import InputError, SnipWarning
 from snip.data.dataset import Dataset
 from snip.data.split import Split
 from snip.masks import Masks
 from snip.methods import METHODS, AtInitialisation, scope_of
 from snip.methods.controls import NONE
+from snip.methods.ranking import AUTO
 from snip.methods.rounds import Scorer
 from snip.methods.schedules import one_shot
 from snip.models.resolve import draw_network
-from snip.network.packed import packed_parts
-from snip.network.parameters import is_weight
+from snip.network.layout import is_weight
+from snip.network.network import Network
 from snip.reports.views import shares
 from snip.runs.config import RunConfig
 from snip.runs.run import scoring_batches
@@ -146,5 +147,5 @@ def _selected(config: RunConfig, model: nn.Module, scores: Scores, sparsity: flo
             sparsity=sparsity,
             scope=scope_of(config.method, METHODS[config.method], config.scope),
             floor=floor,
-            packed=packed_parts(model),
+            packed=Network.of(model).packed,
         )

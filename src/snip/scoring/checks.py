@@ -13,15 +13,10 @@ from snip.distributed.shards import local
 from snip.distributed.wrappers import unwrap
 from snip.masks import held_masks
 from snip.masks.guessing import PRUNED, share_of_zeros
-from snip.network.normed import PARAMETRIZED, normed_weights
-from snip.network.parameters import (
-    BY_PREDICATE,
-    Predicate,
-    is_weight,
-    ordinary,
-    refuse_torch_pruned,
-    require_prunable,
-)
+from snip.network.layout import is_weight
+from snip.network.network import Network
+from snip.network.norms import PARAMETRIZED, normed_weights
+from snip.network.parameters import BY_PREDICATE, Predicate, ordinary
 from snip.scoring.gradients import Scores
 from snip.scoring.waking import silent_scores
 
@@ -33,8 +28,8 @@ def scorable_parameters(model: nn.Module, params: Predicate | None) -> dict[str,
     """The parameters that will compete, or an error that says why this model cannot be scored."""
     plain = ordinary(model)
     shared = sharing(model)  # which refuses what cannot be taken
-    refuse_torch_pruned(plain, params)
-    chosen = require_prunable(plain, params)
+    Network.of(plain, params).refuse_torch_pruned()
+    chosen = Network.of(plain, params).require_competing()
     normed = [name for name in normed_weights(plain) if name in chosen]
     if shared == SHARDED and normed:
         raise InputError(

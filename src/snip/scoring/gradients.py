@@ -21,7 +21,8 @@ from snip.distributed.ranks import Ranks
 from snip.distributed.shards import local, sharded_like
 from snip.distributed.steps import no_batches, steps
 from snip.network.calls import copied
-from snip.network.parameters import Predicate, require_prunable
+from snip.network.network import Network
+from snip.network.parameters import Predicate
 from snip.network.untouched import batch_norm_in, undisturbed
 from snip.scoring.batches import (
     Batch,
@@ -64,7 +65,7 @@ def accumulated_gradients(
     """
     scoring = checked_scoring(scoring)
     ranks, sharded = ranks_of(model), sharing(model) == SHARDED
-    chosen = require_prunable(model, params)
+    chosen = Network.of(model, params).require_competing()
     loss_fn = checked_loss_fn(loss_fn)
     model, mean = inner(model), _Mean(scoring, sensitivity)
     if sharded:

@@ -23,14 +23,9 @@ from snip.distributed.shards import part as own_part
 from snip.distributed.wrappers import is_sharded, unwrap
 from snip.masks.holding import is_emptied, rezero
 from snip.models.initializers import fans, fill, variance_scaling
-from snip.network.parameters import (
-    EMBEDDINGS,
-    NORMS,
-    Predicate,
-    is_weight,
-    parameter_owners,
-    prunable_parameters,
-)
+from snip.network.layout import is_weight
+from snip.network.network import prunable_parameters
+from snip.network.parameters import EMBEDDINGS, NORMS, Predicate, parameter_places
 from snip.scoring.batches import SeenBatches
 from snip.scoring.gradients import Scores
 
@@ -134,7 +129,7 @@ def _awake(model: nn.Module, parts: Sequence[Part]) -> Iterator[None]:
 
 def _asleep(model: nn.Module, params: Predicate | None) -> tuple[list[Part], list[Part]]:
     """The parts that start at zero, and those that may be scales or may be something else."""
-    chosen, owners = prunable_parameters(model, params), parameter_owners(model)
+    chosen, owners = prunable_parameters(model, params), parameter_places(model)
     values = _only_values(model)
     sure: list[Part] = []
     unknown: list[Part] = []

@@ -9,7 +9,7 @@ from numbers import Real
 import torch
 
 from snip.common.errors import InputError, KindError, nearest
-from snip.network.normed import layer_name
+from snip.network.norms import layer_name
 
 SCOPES = ("global", "layer", "uniform", "erk")
 OWN = "own"  # in a provenance: the method ranks by a rule of its own and takes no scope or floor

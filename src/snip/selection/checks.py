@@ -13,7 +13,7 @@ from snip.common.errors import InputError, KindError, warn
 from snip.common.text import listed
 from snip.distributed.shards import local, ranks_of_tensors
 from snip.masks import Masks
-from snip.network.normed import layer_name
+from snip.network.norms import layer_name
 from snip.selection.budgets import Scope, check_scope, checked_sparsity, kept_count, left_in
 from snip.selection.granularity import Granularity
 

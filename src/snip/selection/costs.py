@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import PackedSequence
 from snip.common.errors import InputError
 from snip.distributed.wrappers import unwrap
 from snip.network.calls import Call, call, copied, first_tensor
-from snip.network.normed import stored_parameter
-from snip.network.parameters import is_conv1d
+from snip.network.layout import is_conv1d
+from snip.network.norms import stored_parameter
 from snip.network.reader import LearnedOutputs
 from snip.network.untouched import undisturbed
 from snip.selection.functions import watched_functions

@@ -17,13 +17,12 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.modules.conv import _ConvTransposeNd
 
 from snip.common.checks import checked_whole
 from snip.common.errors import InputError, KindError, nearest, warn
 from snip.common.text import listed
-from snip.distributed.wrappers import unwrap
-from snip.network.parameters import is_conv1d, is_weight, parameter_owners
+from snip.network.layout import is_weight
+from snip.network.network import Network
 from snip.selection.topk import Cost, keep_top
 from snip.units.coupled import CoupledUnits, coupled_units
 
@@ -441,10 +440,6 @@ def _best_of_each_layer(units: CoupledUnits, ranks: Tensor, alive: Tensor) -> Te
 
 def _inputs_first(model: nn.Module) -> frozenset[str]:
     """Names of weights stored [inputs, outputs]: transposed convolutions, Hugging Face's Conv1D."""
-    model = unwrap(model)
     return frozenset(
-        name
-        for name, owners in parameter_owners(model).items()
-        if any(isinstance(layer, _ConvTransposeNd) or is_conv1d(layer) for _, layer in owners)
-        and is_weight(model.get_parameter(name).shape)
+        name for name, fact in Network.of(model).parameters.items() if fact.inputs_first
     )

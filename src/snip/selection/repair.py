@@ -13,7 +13,7 @@ from snip.common.errors import InputError, warn
 from snip.common.text import listed
 from snip.masks import Masks, empty_layers, nearly_empty_layers
 from snip.network.calls import Call
-from snip.network.packed import packed_parts
+from snip.network.network import Network
 from snip.network.paths import Follower, Reach, unpruned
 from snip.network.reader import LearnedOutputs
 
@@ -90,7 +90,7 @@ def _looked(
             better = _repaired(model, masks, search, select, repair, cures or [])
             if better is masks and not found.reached:
                 return masks
-        if not empty_layers(better, packed_parts(model)):
+        if not empty_layers(better, Network.of(model).packed):
             return better
         cut = follower.cut_inputs(better)
         if cut:
@@ -221,7 +221,7 @@ def _written(cure: Settings) -> str:
 def _warn_of_empty(
     model: nn.Module, masks: Masks, silent: Sequence[str], *, bypassed: bool, floors: bool
 ) -> None:
-    empty = [name for name in empty_layers(masks, packed_parts(model)) if name not in silent]
+    empty = [name for name in empty_layers(masks, Network.of(model).packed) if name not in silent]
     if empty:
         how = "passes by another way" if bypassed else "ends there unless a shortcut passes it by"
         advice = "scope='global' with a floor=... keeps some of every layer."
@@ -232,7 +232,7 @@ def _warn_of_empty(
 
 
 def _left(model: nn.Module, masks: Masks) -> str:
-    empty, few = empty_layers(masks, packed_parts(model)), nearly_empty_layers(model, masks)
+    empty, few = empty_layers(masks, Network.of(model).packed), nearly_empty_layers(model, masks)
     what = "some is left of every layer"
     if empty or few:
         much = "nothing" if empty else "too little"

@@ -10,7 +10,7 @@ import torch
 
 from snip.common.errors import InputError
 from snip.masks import Masks, Provenance
-from snip.network.packed import Packed, part_names, split
+from snip.network.layout import Packed, part_names, split
 from snip.selection.budgets import Scope, kept_count, layers, left_in, shares
 from snip.selection.checks import (
     asked_sparsity,

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from snip.distributed.wrappers import unwrap
-from snip.network.normed import normed_weights
+from snip.network.norms import normed_weights
 
 
 def with_survivors(

@@ -13,7 +13,7 @@ from snip.common.errors import InputError
 from snip.common.text import first_line
 from snip.network.calls import copied
 from snip.network.operations import Kind, operation
-from snip.network.parameters import parameter_owners
+from snip.network.parameters import parameter_places
 from snip.network.untouched import hooked
 from snip.tracing.forward import Run, Traced, called
 from snip.units import layers, rules
@@ -132,6 +132,6 @@ def _shared_modules(model: nn.Module, graph: fx.Graph) -> Iterator[str]:
     for node in graph.nodes:
         if node.op == "get_attr":
             yield str(node.target).rpartition(".")[0]
-    for pairs in parameter_owners(model).values():
+    for pairs in parameter_places(model).values():
         if len(pairs) > 1:
             yield from (name.rpartition(".")[0] for name, _ in pairs)

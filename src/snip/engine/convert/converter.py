@@ -23,7 +23,6 @@ from snip.engine.layers.pool import (
     mean_on_blocks,
     pad_on_blocks,
 )
-from snip.network.accelerated import CONSTANTS
 from snip.network.operations import (
     Kind,
     Operation,
@@ -35,6 +34,7 @@ from snip.network.operations import (
     setting,
     writes_in_place,
 )
+from snip.network.parameters import CONSTANTS
 from snip.tracing.forward import Traced, called
 
 

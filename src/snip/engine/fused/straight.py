@@ -13,7 +13,7 @@ from snip.engine.fused.stages import Stage
 from snip.engine.kernels.library import vector_floats
 from snip.engine.kernels.memory import Reused, readable
 from snip.engine.layers.layouts import FEW_IMAGES
-from snip.network.accelerated import Accelerated
+from snip.network.parameters import Accelerated
 
 LINEAR_LANES = 64  # at most: the sums of linear layers then leave some vector registers free
 MOST_PROGRAMS = 16  # shapes of batches whose program is kept

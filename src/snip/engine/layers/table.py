@@ -15,7 +15,7 @@ from snip.engine.layers.packing import PackedModule
 from snip.engine.layers.recurrent import SparseRecurrent
 from snip.engine.layers.transposed import SparseConvTranspose1d, SparseConvTranspose2d
 from snip.engine.layers.volume import SparseConv3d
-from snip.network.parameters import is_conv1d
+from snip.network.layout import is_conv1d
 
 # By exact type: a user's subclass may compute something else.
 SPARSE_LAYERS: dict[type[nn.Module], type[PackedModule]] = {

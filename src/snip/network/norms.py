@@ -47,7 +47,7 @@ class NormedWeight:
             self.length.copy_(torch.norm_except_dim(self.stored, 2, self.norm.dim))
 
     def estimates(self) -> dict[str, torch.Tensor]:
-        """Of a spectral norm: the two vectors from which it estimates the length, by key."""
+        """The two vectors from which a spectral norm estimates the length, by key."""
         if self.length is not None:
             return {}
         if isinstance(self.norm, SpectralNorm):
@@ -57,7 +57,7 @@ class NormedWeight:
 
     @torch.no_grad()
     def renew(self) -> None:
-        """After the stored tensor was changed: estimate its length anew, from the beginning.
+        """Estimate the length of a stored tensor that was changed, from the beginning.
 
         The old vectors may see nothing of the few connections that are left, and the weight would
         be divided by nearly zero until training has moved them.
@@ -81,11 +81,11 @@ class NormedWeight:
 
 def normed_weights(model: nn.Module) -> dict[str, NormedWeight]:
     """The weights under a norm, by the name of the stored tensor."""
-    found = [normed for module in model.modules() for normed in _normed_weights_of(module)]
-    if not found:  # which is usual, and this is asked often
+    normed = [weight for module in model.modules() for weight in _normed_weights_of(module)]
+    if not normed:  # as in most models
         return {}
     names = {parameter: name for name, parameter in model.named_parameters()}
-    return {names[normed.stored]: normed for normed in found if normed.stored in names}
+    return {names[weight.stored]: weight for weight in normed if weight.stored in names}
 
 
 def stored_parameter(layer: nn.Module, key: str) -> Any:
@@ -100,7 +100,7 @@ def stored_parameter(layer: nn.Module, key: str) -> Any:
 
 
 def why_computed(module: nn.Module, key: str) -> str | None:
-    """Why a zero in a module's parameter would be no zero of a weight; None if it would be one."""
+    """Reason why a zero of a module's parameter would be no zero of a weight, or None."""
     if isinstance(module, ParametrizationList):
         kinds = [type(part) for part in module]
         if kinds == [_WeightNorm]:
@@ -116,7 +116,7 @@ def why_computed(module: nn.Module, key: str) -> str | None:
 
 
 def attribute_names(model: nn.Module) -> dict[str, str]:
-    """What its layer calls each parameter; what is stored of a weight is called as the weight."""
+    """The layer's name for each parameter; a stored tensor is called as its weight."""
     own = {name: name.rpartition(".")[2] for name, _ in model.named_parameters()}
     return own | {name: normed.key for name, normed in normed_weights(model).items()}
 
@@ -127,7 +127,13 @@ def layer_name(parameter: str) -> str:
     return layer[1:] if parametrized else parameter.rpartition(".")[0]
 
 
-def _normed_weights_of(layer: nn.Module) -> Iterator[NormedWeight]:
+def _normed_weights_of(layer: nn.Module) -> list[NormedWeight]:
+    if not layer._forward_pre_hooks and "parametrizations" not in layer._modules:
+        return []
+    return list(_each_normed_weight_of(layer))
+
+
+def _each_normed_weight_of(layer: nn.Module) -> Iterator[NormedWeight]:
     parametrized = layer.parametrizations.items() if is_parametrized(layer) else ()  # type: ignore[operator,union-attr]
     for key, tensors in parametrized:
         kinds = [type(part) for part in tensors]
