@@ -30,8 +30,8 @@ from snip.engine.pace import (
 )
 from snip.engine.sparse_copy import DenseError, SparseCopies
 from snip.masks import Masks, held_masks
-from snip.masks.guessing import PRUNED, all_zero, share_of_zeros
 from snip.masks.holding import leave
+from snip.masks.masks import MIN_ZERO_SHARE, all_zero, share_of_zeros
 from snip.network.calls import copy_of, device_off_cpu, example, mapped
 from snip.network.network import Network, prunable_parameters
 from snip.network.parameters import Accelerated
@@ -218,7 +218,7 @@ def _checked(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Mask
     Network.of(model).refuse_torch_pruned()
     masks = Masks.from_zeros(model)
     zeros = share_of_zeros(prunable_parameters(model))
-    if zeros < PRUNED:
+    if zeros < MIN_ZERO_SHARE:
         raise InputError(
             f"the model is not pruned: it holds no masks, and {zeros:.1%} of its weights "
             "are zero, those of tensors that are zero all over not counted. Call "

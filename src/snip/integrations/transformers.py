@@ -16,7 +16,7 @@ from snip.distributed.shards import local
 from snip.distributed.wrappers import is_sharded
 from snip.integrations.pruning import Pruning, first_of, own_loss
 from snip.masks import Masks
-from snip.masks.guessing import PRUNED, share_of_zeros
+from snip.masks.masks import MIN_ZERO_SHARE, share_of_zeros
 from snip.network.network import prunable_parameters
 
 FILE = "snip_masks.safetensors"  # in the folder of each checkpoint
@@ -89,7 +89,7 @@ def _saved_masks(model: nn.Module, output: Path, step: int) -> Masks | None:
     if path.is_file():
         return _fitting(Masks.load(path), model, path)
     zeros = share_of_zeros(prunable_parameters(model))
-    if zeros >= PRUNED:
+    if zeros >= MIN_ZERO_SHARE:
         raise InputError(
             f"{percent(zeros)} of the weights in this checkpoint are zero, but its masks "
             f"are not in {path}: give Snip(..., masks=...), the {FILE} of its folder."

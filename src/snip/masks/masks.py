@@ -15,22 +15,26 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from snip.common.errors import FileError, InputError, KindError
+from snip.common.errors import FileError, InputError, KindError, nearest
 from snip.common.files import parsed_json, reading, write_tensors
 from snip.common.places import PathLike
-from snip.common.text import percent
+from snip.common.text import html_page, html_table, listed, percent
 from snip.distributed.models import resharded
-from snip.distributed.shards import local, part, whole_masks
+from snip.distributed.shards import check_split, local, part, whole_masks
 from snip.distributed.wrappers import unwrap
-from snip.masks import fitting, holding
-from snip.masks.guessing import guessed
+from snip.masks import holding
 from snip.masks.provenance import Provenance
+from snip.network.layout import Packed, is_weight, split
 from snip.network.network import Network
+from snip.network.norms import normed_weights
 from snip.network.parameters import Predicate, ordinary
 
-FORMATS = "snip-masks-"  # how the format of every version begins
+FORMATS = "snip-masks-"  # every version of the format begins with this
 FORMAT = f"{FORMATS}2"
 ANEW = "put back a copy, or make the masks again and masks.save() them"
+
+MIN_ZERO_SHARE = 0.1  # a model with fewer zeros was not pruned: some layers begin with zeros
+MIN_CONNECTIONS = 8  # a layer is nearly empty with fewer, or with fewer per this many outputs
 
 
 class Masks(Mapping[str, torch.Tensor]):
@@ -56,11 +60,11 @@ class Masks(Mapping[str, torch.Tensor]):
 
     @property
     def provenance(self) -> Provenance:
-        """How the masks were made."""
+        """The origin of the masks."""
         return self._provenance
 
     def with_provenance(self, **changes: Any) -> Masks:
-        """The same masks with some fields of their provenance changed."""
+        """Return the same masks with some fields of their provenance changed."""
         return Masks(self._masks, dataclasses.replace(self.provenance, **changes))
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -125,12 +129,10 @@ class Masks(Mapping[str, torch.Tensor]):
         )
 
     def _repr_html_(self) -> str:
-        from snip.masks.html import as_html
-
-        return as_html(self)
+        return html_page(as_table(self))
 
     def digest(self) -> str:
-        """A checksum of names, shapes and bits."""
+        """Checksum of names, shapes and bits."""
         digest = hashlib.sha256()
         for name, mask in self.items():
             bits = np.packbits(mask.numpy())
@@ -140,12 +142,16 @@ class Masks(Mapping[str, torch.Tensor]):
     def apply(self, model: nn.Module) -> None:
         """Zero the pruned weights and keep them zero through training.
 
-        Masks that the model already holds are replaced where these name the same parameters. If
-        the masks do not fit the model, nothing is changed.
+        Masks that the model already holds are replaced where these name the same parameters. Masks
+        that do not fit the model are refused, and nothing changes.
         """
         model = resharded(model)
         self.check_fit(model)
-        changed = fitting.changed_by(self, model)
+        changed = [
+            normed
+            for name, normed in normed_weights(model).items()
+            if name in self and normed.stored.detach()[~self[name].to(normed.stored.device)].any()
+        ]
         holding.hold(model, self._masks, self.provenance)
         for normed in changed:
             normed.renew()
@@ -155,7 +161,7 @@ class Masks(Mapping[str, torch.Tensor]):
         self.check_fit(model)
         parameters = dict(unwrap(model).named_parameters())
         for name, mask in self.items():
-            own = local(parameters[name])  # of a sharded model, each process checks its part
+            own = local(parameters[name])  # each rank checks its shard
             pruned = ~part(mask, parameters[name]).to(own.device)
             alive = int(torch.count_nonzero(own[pruned]))
             if alive:
@@ -167,14 +173,26 @@ class Masks(Mapping[str, torch.Tensor]):
 
     @classmethod
     def from_zeros(cls, model: nn.Module, params: Predicate | None = None) -> Masks:
-        """Masks of a model whose pruned weights are zero already, to train or prune it further.
+        """Guess the masks of a model whose pruned weights are zero, to train or prune it further.
 
-        A tensor that is zero all over may only not be trained yet: such a weight is kept whole,
-        and such a bias gets no mask.
+        An all-zero tensor may have been pruned away, or start at zero (a head, a bias) and not be
+        trained yet. Taken for pruned it could never learn, so such a weight is kept whole and such
+        a bias gets no mask.
         """
         chosen = Network.of(resharded(model), params).require_competing()
-        found = {name: local(parameter) != 0 for name, parameter in chosen.items()}
-        return cls(guessed(whole_masks(found, chosen)), Provenance(method="from_zeros"))
+        nonzero = whole_masks({name: local(p) != 0 for name, p in chosen.items()}, chosen)
+        unsure = set(all_zero(nonzero))
+        masks = {
+            name: torch.ones_like(mask) if name in unsure else mask
+            for name, mask in nonzero.items()
+            if name not in unsure or is_weight(mask.shape)
+        }
+        if not masks:
+            raise InputError(
+                f"{listed(list(nonzero))} are zero all over: which of them are pruned cannot be "
+                "told. Load the masks (snip.Masks.load) and apply them."
+            )
+        return cls(masks, Provenance(method="from_zeros"))
 
     def save(self, path: PathLike) -> None:
         """Write a safetensors file with the provenance in its header."""
@@ -216,7 +234,34 @@ class Masks(Mapping[str, torch.Tensor]):
 
     def check_fit(self, model: nn.Module) -> None:
         """Raise unless `model` has a parameter of the same name and shape for every mask."""
-        fitting.check_fit(self, model)
+        model = ordinary(model)
+        parameters = dict(model.named_parameters())
+        for name, mask in self.items():
+            if name not in parameters:
+                missing = nearest("parameter", name, parameters)
+                raise InputError(f"these masks are of another model: {missing}")
+            if parameters[name].shape != mask.shape:
+                raise InputError(
+                    f"these masks are of another model: {name!r} has shape "
+                    f"{tuple(parameters[name].shape)} there and {tuple(mask.shape)} here."
+                )
+            check_split(name, parameters[name])
+        for name, normed in normed_weights(model).items():
+            if name in self:
+                _check_lengths(name, normed.parts(self[name]))
+
+
+def _check_lengths(name: str, parts: torch.Tensor) -> None:
+    """Refuse to empty a part of a weight that is divided by its length: 0 / 0 is NaN."""
+    empty = int((~parts.any(1)).sum()) if parts.numel() else 0
+    if empty:
+        raise InputError(
+            f"{name!r} is divided by the length of each of its {len(parts):,} parts (weight norm "
+            f"or spectral norm), and {empty:,} of them would keep no connection: the network would "
+            "compute NaN. snip.prune keeps one in each if its sparsity and scope leave room for "
+            "them: ask for a lower sparsity, leave this one out with params=..., or remove the "
+            "norm first."
+        )
 
 
 def _check_path(path: object) -> None:
@@ -225,17 +270,72 @@ def _check_path(path: object) -> None:
 
 
 def checksum(masks: Masks, header: Mapping[str, str]) -> str:
-    """Over masks and the other entries of their file's header: no byte can change unnoticed."""
+    """Checksum of masks and the other entries of their file's header: it covers every byte."""
     content = json.dumps([masks.digest(), dict(header)], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def held_masks(model: nn.Module) -> Masks | None:
-    """The masks that a pruned model holds, or None."""
-    found = holding.held(ordinary(model))
-    return None if found is None else Masks(*found)
+    """Return the masks that a pruned model holds, or None."""
+    held = holding.held(ordinary(model))
+    return None if held is None else Masks(*held)
 
 
 def release(model: nn.Module) -> None:
     """Stop holding the masks: the weights stay as they are and may grow again."""
     holding.release(ordinary(model))
+
+
+def all_zero(tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    """Names of the tensors that are zero all over."""
+    return [name for name, x in tensors.items() if x.numel() and not x.detach().any()]
+
+
+def share_of_zeros(parameters: Mapping[str, torch.Tensor]) -> float:
+    """Fraction of zeros; tensors that are zero all over do not count."""
+    unsure = set(all_zero(parameters))
+    sure = [p for name, p in parameters.items() if name not in unsure]
+    total = sum(map(torch.numel, sure))
+    return 1 - sum(int(p.count_nonzero()) for p in sure) / total if total else 0.0
+
+
+def empty_layers(masks: Mapping[str, torch.Tensor], packed: Packed | None = None) -> list[str]:
+    """Names of the weights that keep no connection. A layer works on without its bias.
+
+    A weight that holds several layers (`packed_parts`) is named by its parts that keep none.
+    """
+    names: list[str] = []
+    for name, mask in masks.items():
+        if is_weight(mask.shape):
+            parts = split({name: mask}, packed or {})
+            # numpy stops at the first True.
+            empty = [part for part, piece in parts.items() if not piece.cpu().numpy().any()]
+            names += [name] if len(empty) == len(parts) else empty
+    return names
+
+
+def nearly_empty_layers(model: nn.Module, masks: Mapping[str, torch.Tensor]) -> list[str]:
+    """Names of the weights that keep so little that a path may end there."""
+    parameters = Network.of(model).parameters
+    names: list[str] = []
+    for name, mask in masks.items():
+        if is_weight(mask.shape):
+            outputs = parameters[name].layout.rows(mask.shape)
+            few = max(MIN_CONNECTIONS, outputs // MIN_CONNECTIONS)
+            names += [name] if int(mask.count_nonzero()) < min(mask.numel(), few) else []
+    return names
+
+
+def as_table(masks: Masks) -> str:
+    """HTML table with bars: how many connections of each parameter are kept."""
+    kept = [*(int(mask.count_nonzero()) for mask in masks.values()), masks.kept]
+    totals = [*(mask.numel() for mask in masks.values()), masks.total]
+    shares = [part / whole if whole else 0.0 for part, whole in zip(kept, totals, strict=True)]
+    cells = {
+        "parameter": [*masks, "total"],
+        "kept": [f"{count:,}" for count in kept],
+        "of": [f"{count:,}" for count in totals],
+        "share": [percent(share) for share in shares],
+    }
+    kinds = ["" if count else "empty" for count in kept[:-1]]
+    return html_table(cells, bars="share", fractions=shares, kinds=[*kinds, "total"])

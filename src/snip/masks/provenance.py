@@ -1,4 +1,4 @@
-"""Where masks come from: what was asked for, on which data, by which versions."""
+"""The origin of masks: what was asked for, on which data, by which versions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from snip.common.version import __version__
 
 @dataclass(frozen=True)
 class Provenance:
-    """How masks were made. What nobody said is None or empty; every field's kind is checked."""
+    """Origin of masks. Unknown fields are None or empty; the type of every field is checked."""
 
     method: str | None = None  # a name in snip.methods, or "from_zeros"
-    rounds: int | None = None  # how often the method scored
+    rounds: int | None = None  # number of times the method scored
     control: str | None = None  # a name in snip.methods.controls
     sparsity_asked: float | None = None
     scope: str | dict[str, float] | None = None
@@ -63,21 +63,20 @@ class Provenance:
             raise KindError(f"input_dtype of a provenance is {self.input_dtype!r}: it is no dtype.")
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that are known, as JSON writes them."""
-        known = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        """Known fields as JSON writes them."""
         return {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in known.items()
+            for name, value in vars(self).items()
             if value is not None and value != {}
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Provenance:
-        """The inverse of `to_dict`; a value of the wrong kind is refused."""
+        """Read what `to_dict` gave; raise for a value of the wrong type."""
         if not isinstance(data, Mapping):
             raise KindError(f"the provenance is a {type(data).__name__}, not a set of fields.")
-        # A field that this version does not know is left out: it says nothing that the masks'
-        # meaning depends on, and a file of another version stays readable.
+        # Skip fields that this version does not know: the meaning of the masks depends on none,
+        # and files of other versions stay readable.
         fields = {field.name for field in dataclasses.fields(cls)}
         known = {name: value for name, value in data.items() if name in fields}
         if isinstance(known.get("input_shape"), list):  # JSON has no tuples
@@ -86,7 +85,7 @@ class Provenance:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what made a result."""
+    """Versions of the software that made a result."""
     return {
         "snip": __version__,
         "torch": str(torch.__version__),

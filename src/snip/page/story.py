@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from snip.common.text import counted, escaped, percent
 from snip.experiments.paper_numbers import paper_number
-from snip.masks.html import content as masks_html
+from snip.masks.masks import as_table as masks_table
 from snip.methods import training_method
 from snip.page import progress
 from snip.page.comparison import paper_told
@@ -146,7 +146,7 @@ def _layers(run: Run) -> Markup:
     """The table that notebooks show too. It escapes names itself."""
     if run.report is not None:
         return Markup(escaped(report_html(run.report), keep="\n"))
-    return Markup("" if run.masks is None else escaped(masks_html(run.masks), keep="\n"))
+    return Markup("" if run.masks is None else escaped(masks_table(run.masks), keep="\n"))
 
 
 def _facts(run: Run) -> dict[str, str]:

@@ -12,7 +12,7 @@ from snip.distributed.models import SHARDED, ranks_of, sharing
 from snip.distributed.shards import local
 from snip.distributed.wrappers import unwrap
 from snip.masks import held_masks
-from snip.masks.guessing import PRUNED, share_of_zeros
+from snip.masks.masks import MIN_ZERO_SHARE, share_of_zeros
 from snip.network.layout import is_weight
 from snip.network.network import Network
 from snip.network.norms import PARAMETRIZED, normed_weights
@@ -97,10 +97,10 @@ def warn_of_zeros(model: nn.Module, params: Predicate | None) -> None:
         return
     chosen = scorable_parameters(model, params)
     weights = {name: local(p) for name, p in chosen.items() if is_weight(p.shape)}
-    if share_of_zeros({name: weight[:ROWS] for name, weight in weights.items()}) < PRUNED:
+    if share_of_zeros({name: weight[:ROWS] for name, weight in weights.items()}) < MIN_ZERO_SHARE:
         return
     zeros = share_of_zeros(weights)
-    if zeros >= PRUNED:
+    if zeros >= MIN_ZERO_SHARE:
         warn(
             f"{percent(zeros)} of the weights are zero and the model holds no masks: if it was "
             "pruned before, snip.Masks.from_zeros(model).apply(model) comes first, and what is "
