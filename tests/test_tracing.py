@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 import snip
 from snip.engine.kernels.library import available
 from snip.masks import Masks
-from snip.tracing.forward import UntraceableError, trace, trace_for_training
+from snip.network.graph import UntraceableError, facts, trace
 
 X = torch.randn(4, 3)
 
@@ -20,6 +20,7 @@ class Options(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.flat, self.last = nn.Linear(3, 5), nn.Flatten(), nn.Linear(5, 2)
+        self.drop = nn.Dropout(inplace=True)
 
     def forward(self, x, mask=None, *more, scale=1.0, sizes=(1, 2)):
         y = self.first(x)
@@ -99,8 +100,8 @@ def test_an_error_of_the_forward_itself_is_told_in_its_own_words():
 
 
 def test_shapes_are_noted():
-    graph = trace_for_training(Options(), X).graph
-    shapes = [n.meta["shape"] for n in graph.nodes if n.op == "call_module"]
+    graph = trace(Options(), X, both_modes=True).graph
+    shapes = [facts(n).shape for n in graph.nodes if n.op == "call_module"]
     assert shapes == [(4, 5), (4, 2)]
 
 
@@ -117,6 +118,7 @@ def _written(kind):
                 "positional": lambda: F.leaky_relu(y, 0.1, True),
                 "named": lambda: F.elu(y, inplace=True),
                 "module": lambda: self.flat(y).relu_(),
+                "train mode only": lambda: self.drop(y),
                 "cast": lambda: y.float().tanh_(),
                 "copy": lambda: y.clone().tanh_(),
             }[kind]()
@@ -133,13 +135,14 @@ def _written(kind):
         ("positional", "overwrites"),
         ("named", "overwrites"),
         ("module", "overwrites"),
+        ("train mode only", "overwrites"),
         ("cast", "overwrites"),
     ],
 )
 def test_what_is_refused_for_training(kind, words):
     with pytest.raises(UntraceableError, match=words):
-        trace_for_training(_written(kind), X)
-    trace_for_training(_written("copy"), X)
+        trace(_written(kind), X, both_modes=True)
+    trace(_written("copy"), X, both_modes=True)
 
 
 @pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")

@@ -16,7 +16,7 @@ import snip
 from snip.distributed.wrappers import unwrap
 from snip.engine.kernels.library import available
 from snip.masks import Masks
-from snip.tracing.forward import UntraceableError, trace, trace_for_training
+from snip.network.graph import UntraceableError, trace
 
 X = torch.randn(4, 6)
 needs_kernels = pytest.mark.skipif(not available(), reason="SNIP_NO_KERNELS is set")
@@ -117,7 +117,7 @@ def test_a_model_is_left_as_it_was(kind, reader):
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_forward_that_writes_is_not_converted(kind):
     with pytest.raises(UntraceableError, match=r"writes|cannot assign"):
-        trace_for_training(Habit(kind), X)
+        trace(Habit(kind), X, both_modes=True)
 
 
 @needs_kernels
@@ -147,9 +147,9 @@ def _drawing(kind: str):
 
 @pytest.mark.parametrize("kind", ["torch", "python", "numpy"])
 def test_a_random_branch_is_refused(kind):
-    for read in (trace, trace_for_training):
+    for both_modes in (False, True):
         with pytest.raises(UntraceableError, match="random"):
-            read(_drawing(kind), X)
+            trace(_drawing(kind), X, both_modes=both_modes)
 
 
 class Shifted(Two):
@@ -165,9 +165,9 @@ def test_constants_are_compared_by_value():
         def forward(self, x):
             return self.b(x - torch.full((6,), float(self.training)))
 
-    assert len(trace_for_training(Shifted(), X).constants) == 1
+    assert len(trace(Shifted(), X, both_modes=True).constants) == 1
     with pytest.raises(UntraceableError, match="something else in training"):
-        trace_for_training(Moded(), X)
+        trace(Moded(), X, both_modes=True)
 
 
 @needs_kernels
@@ -231,12 +231,12 @@ def test_all_names_of_one_memory_are_looked_at(kind):
     model = _overwriting(kind)
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(UntraceableError, match="writes"):
-        trace_for_training(model, X)
+        trace(model, X, both_modes=True)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_a_size_may_be_read_after_its_tensor_is_overwritten():
-    trace_for_training(_overwriting("size"), X)
+    trace(_overwriting("size"), X, both_modes=True)
 
 
 def test_only_modules_that_torch_compiled_are_unwrapped():

@@ -255,9 +255,9 @@ FAULTS = (
     ),
     Fault(
         "overwritten-before-it-is-read",
-        "tracing/forward.py",
-        "any(place[user] > place[node] for user in tensor.users)",
-        "any(place[user] < place[node] for user in tensor.users)",
+        "network/graph.py",
+        "any(self.place[user] > self.place[n] for user in node.users)",
+        "any(self.place[user] < self.place[n] for user in node.users)",
         "test_tracing_careful.py",
     ),
     Fault(

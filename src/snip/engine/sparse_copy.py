@@ -23,9 +23,9 @@ from snip.engine.pace import losing_layers, timing_decides
 from snip.engine.proof import why_not
 from snip.masks import Masks
 from snip.network.calls import arguments
+from snip.network.graph import Graph, UntraceableError, trace
 from snip.network.parameters import parameter_places
 from snip.network.untouched import hooked
-from snip.tracing.forward import Traced, UntraceableError, trace_for_training
 from snip.tracing.reads import read_past_layers
 
 
@@ -43,7 +43,7 @@ class SparseCopies:
     def __init__(self, model: nn.Module, masks: Masks, inputs: Any) -> None:
         self.model, self.masks, self.inputs = model, masks, inputs
         self.names = _sparse_names(model, masks, inputs)
-        self.traced: Traced | None = None
+        self.traced: Graph | None = None
         self.remarks: tuple[str, ...] = ()  # what a user of the copies should know
         try:
             self.traced = _traced(model, inputs)
@@ -188,7 +188,7 @@ def _parent(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _traced(model: nn.Module, inputs: Any) -> Traced:
+def _traced(model: nn.Module, inputs: Any) -> Graph:
     """The network as a graph with the shape of every tensor.
 
     A converted graph does not call its modules one by one, so that hooks on them would be lost.
@@ -199,4 +199,4 @@ def _traced(model: nn.Module, inputs: Any) -> Traced:
     for name, module in model.named_modules():
         if module is not model and hooked(module):
             raise UntraceableError(f"hooks on {name} wait for its calls")
-    return trace_for_training(model, args, leaf=lambda m: sparse_layer(m) is not None)
+    return trace(model, args, both_modes=True, leaf=lambda m: sparse_layer(m) is not None)

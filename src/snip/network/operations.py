@@ -8,7 +8,6 @@ A unit is a channel, feature or hidden unit; a position is a pixel or a step of 
 
 from __future__ import annotations
 
-import inspect
 import operator
 import re
 from collections.abc import Callable, Iterator
@@ -76,7 +75,6 @@ class Operation:
     kind: Kind
     zero_stays: bool = False  # of a function of single numbers: f(0) = 0
     on_layouts: bool = False  # may run on the engine's layouts
-    is_view: bool = False  # the result may share its memory with the argument
 
     @property
     def dimensions(self) -> int:
@@ -85,12 +83,10 @@ class Operation:
         return int(digits[1]) if digits else 0
 
 
-def _row(
-    kind: Kind, names: str, *, zero: bool = False, layouts: bool = False, view: bool = False
-) -> list[Operation]:
+def _row(kind: Kind, names: str, *, zero: bool = False, layouts: bool = False) -> list[Operation]:
     """Make the operations of a row. A name with `Nd` stands for three: 1d, 2d and 3d."""
     each = [name.replace("Nd", f"{d}d") for name in names.split() for d in (1, 2, 3)]
-    return [Operation(name, kind, zero, layouts, view) for name in dict.fromkeys(each)]
+    return [Operation(name, kind, zero, layouts) for name in dict.fromkeys(each)]
 
 
 # Only functions with a finite value and derivative everywhere may run on the engine's layouts:
@@ -102,21 +98,18 @@ OPERATIONS: tuple[Operation, ...] = (
         Kind.POINTWISE,
         """leaky_relu elu selu celu gelu silu mish hardtanh hardswish tanh tanhshrink softshrink
         hardshrink softsign threshold erf sin atan asinh abs absolute neg negative square
-        clamp clip clamp_min clamp_max round floor ceil trunc sign sgn""",
+        clamp clip clamp_min clamp_max round floor ceil trunc sign sgn pos positive""",
         zero=True,
         layouts=True,
     ),
-    *_row(Kind.POINTWISE, "pos positive", zero=True, layouts=True, view=True),
     *_row(Kind.POINTWISE, "sigmoid hardsigmoid logsigmoid softplus cos erfc", layouts=True),
-    *_row(Kind.POINTWISE, "tan asin sinh atanh log1p expm1 sqrt nan_to_num", zero=True),
+    *_row(Kind.POINTWISE, "tan asin sinh atanh log1p expm1 sqrt nan_to_num detach", zero=True),
     *_row(Kind.POINTWISE, "exp exp2 log log2 log10 acos cosh rsqrt reciprocal"),
-    *_row(Kind.POINTWISE, "detach", zero=True, view=True),
     *_row(Kind.PRELU, "prelu", zero=True),
-    *_row(Kind.DROPOUT, "dropout dropoutNd feature_dropout rrelu", zero=True, view=True),
-    *_row(Kind.CAST, "to type type_as float double half bfloat16", zero=True, view=True),
-    *_row(Kind.SAME, "identity", zero=True, layouts=True, view=True),
-    *_row(Kind.SAME, "contiguous", zero=True, view=True),
-    *_row(Kind.SAME, "clone", zero=True),
+    *_row(Kind.DROPOUT, "dropout dropoutNd feature_dropout rrelu", zero=True),
+    *_row(Kind.CAST, "to type type_as float double half bfloat16", zero=True),
+    *_row(Kind.SAME, "identity", zero=True, layouts=True),
+    *_row(Kind.SAME, "contiguous clone", zero=True),
     # Two tensors, number by number.
     *_row(Kind.SUM, "add sub subtract rsub maximum minimum", layouts=True),
     *_row(Kind.PRODUCT, "mul multiply", layouts=True),
@@ -129,9 +122,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *_row(
         Kind.MATRIX_PRODUCT,
         """bilinear matmul mm bmm mv dot inner outer tensordot addmm addmv baddbmm addbmm
-        multi_dot chain_matmul""",
+        multi_dot chain_matmul einsum""",
     ),
-    *_row(Kind.MATRIX_PRODUCT, "einsum", view=True),  # "ij->ji"
     *_row(Kind.RECURRENT, "lstm gru rnn rnn_tanh rnn_relu"),
     *_row(Kind.CELL, "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
     *_row(Kind.BATCH_NORM, "batch_norm batch_normNd"),
@@ -150,25 +142,23 @@ OPERATIONS: tuple[Operation, ...] = (
     *_row(Kind.EXTREME, "amax amin"),
     *_row(Kind.TOTAL, "sum"),
     # Dimensions.
-    *_row(Kind.FLATTEN, "flatten", layouts=True, view=True),
-    *_row(Kind.VIEW, "view reshape", view=True),
+    *_row(Kind.FLATTEN, "flatten", layouts=True),
+    *_row(Kind.VIEW, "view reshape"),
     *_row(
         Kind.MOVE,
         "squeeze unsqueeze transpose swapaxes swapdims permute movedim t narrow select unflatten",
-        view=True,
     ),
     *_row(Kind.CONCATENATE, "cat concat concatenate"),
-    *_row(Kind.ITEM, "getitem", view=True),
+    *_row(Kind.ITEM, "getitem"),
     # Questions.
     *_row(Kind.SIZE, "size"),
-    *_row(Kind.ATTRIBUTE, "getattr", view=True),  # x.T and x.data
+    *_row(Kind.ATTRIBUTE, "getattr"),  # x.T and x.data
     *_row(Kind.QUESTION, "dim is_floating_point"),
     # Anything else that someone has a rule for, by its name.
-    *_row(Kind.OTHER, "expand expand_as chunk split unbind diagonal view_as", view=True),
-    *_row(Kind.OTHER, "alpha_dropout feature_alpha_dropout", view=True),
     *_row(
         Kind.OTHER,
-        """local_response_norm max min norm vector_norm std var
+        """expand expand_as chunk split unbind diagonal view_as alpha_dropout feature_alpha_dropout
+        local_response_norm max min norm vector_norm std var
         std_mean var_mean glu normalize rms_norm _weight_norm masked_fill where cosine_similarity
         pairwise_distance embedding embedding_bag logsumexp softmax softmin gumbel_softmax
         log_softmax layer_norm group_norm instance_norm instance_normNd
@@ -239,8 +229,6 @@ REVERSED = (torch.Tensor.__rtruediv__, torch.Tensor.__rpow__)  # y.__rpow__(x) i
 
 # ---- arguments of a node, given by position or by name ----
 
-IN_PLACE_SIGNS = (operator.iadd, operator.isub, operator.imul, operator.itruediv)
-
 
 def given(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
     """Argument as it stands in the graph: a number, a node, or a structure of these."""
@@ -290,25 +278,3 @@ def pool_settings(node: fx.Node, module: Any) -> tuple[Any, ...] | None:
         *(kernel, stride, padding, setting(node, module, 4, "dilation", 1)),
         setting(node, module, 5, "ceil_mode", False),
     )
-
-
-def writes_in_place(node: fx.Node, module: Any) -> bool:
-    """Whether a node overwrites its first argument."""
-    if not node.op.startswith("call_"):
-        return False
-    if module is not None:
-        return bool(getattr(module, "inplace", False))
-    if node.target in IN_PLACE_SIGNS:
-        return True
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if name.endswith("_") and not name.endswith("__"):
-        return True
-    return bool(given(node, _index(node.target, "inplace"), "inplace", False))
-
-
-def _index(function: Any, name: str) -> int:
-    """Where an argument stands among those of a function; far beyond the last if it has none."""
-    try:
-        return list(inspect.signature(function).parameters).index(name)
-    except (TypeError, ValueError):  # a method's name, a function written in C, another signature
-        return 1_000

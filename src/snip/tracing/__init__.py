@@ -1,1 +1,1 @@
-"""One reading of a user's forward, and one table of the operations in it."""
+"""Parameters that a forward reads past their layers."""

@@ -15,8 +15,8 @@ from torch import nn
 
 from snip.common.errors import InputError
 from snip.distributed.wrappers import unwrap
+from snip.network.graph import UntraceableError, trace
 from snip.network.untouched import undisturbed
-from snip.tracing.forward import UntraceableError, trace
 from snip.units.follow import follow
 from snip.units.ledger import Layer, Ledger
 from snip.units.surgery import laid_out

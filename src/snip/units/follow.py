@@ -12,10 +12,10 @@ from torch import fx, nn
 from snip.common.errors import InputError
 from snip.common.text import first_line
 from snip.network.calls import copied
-from snip.network.operations import Kind, operation
+from snip.network.graph import Graph, Run, facts
+from snip.network.operations import Kind
 from snip.network.parameters import parameter_places
 from snip.network.untouched import hooked
-from snip.tracing.forward import Run, Traced, called
 from snip.units import layers, rules
 from snip.units.flow import Flow, plain
 from snip.units.ledger import NOTHING, Flows, Ledger, Step
@@ -49,7 +49,7 @@ OPERATIONS: Rules = {
 }
 
 
-def follow(model: nn.Module, traced: Traced, held: Mapping[str, Any], *, strict: bool) -> Ledger:
+def follow(model: nn.Module, traced: Graph, held: Mapping[str, Any], *, strict: bool) -> Ledger:
     """What a run of the traced model tells about its units."""
     ledger = Ledger(held, strict)
     with torch.no_grad():
@@ -60,7 +60,7 @@ def follow(model: nn.Module, traced: Traced, held: Mapping[str, Any], *, strict:
 class _Follower(Run):
     """Runs the graph, and after each operation its rule."""
 
-    def __init__(self, model: nn.Module, traced: Traced, ledger: Ledger) -> None:
+    def __init__(self, model: nn.Module, traced: Graph, ledger: Ledger) -> None:
         super().__init__(model, traced)
         self.model, self.ledger = model, ledger
         self.flows: dict[fx.Node, Flows] = {}
@@ -68,18 +68,15 @@ class _Follower(Run):
 
     def run_node(self, n: fx.Node) -> Any:
         """Run one node and follow its rule."""
-        versions = {node: _version(self.env.get(node)) for node in n.all_input_nodes}
         try:
             out = super().run_node(n)
         except Exception as error:  # a user's forward may do anything at all
             message = f"the model does not run on this batch: {first_line(error)}"
             raise InputError(message) from error
-        module = called(n, self.model)
-        step = Step(n, module, operation(n, module), self.env, self.flows, out, self.ledger)
+        step = Step(n, facts(n).module, facts(n).operation, self.env, self.flows, out, self.ledger)
         self.flows[n] = self._flows(step)
-        for node, version in versions.items():
-            if version != _version(self.env.get(node)):
-                self._forget_aliases(self.env[node])
+        for node in self.written:  # these are other values now than noted
+            self.flows[node] = _forgotten(self.flows.get(node))
         return out
 
     def _flows(self, step: Step) -> Flows:
@@ -90,11 +87,6 @@ class _Follower(Run):
         if found is None:
             step.keep_all()
         return found
-
-    def _forget_aliases(self, written: torch.Tensor) -> None:
-        """After a write in place, other names of that memory hold other values than noted."""
-        for node, value in self.env.items():
-            self.flows[node] = _forgotten(self.flows.get(node), value, written)
 
 
 def _by_rule(step: Step) -> Flows:
@@ -107,20 +99,11 @@ def _by_rule(step: Step) -> Flows:
     return found if fits else None
 
 
-def _forgotten(flows: Flows, value: Any, written: torch.Tensor) -> Flows:
-    """What is still known of a value if it may share its memory with a tensor written to."""
-    if isinstance(flows, tuple) and flows:
-        pairs = zip(flows, value, strict=True)
-        return tuple(_forgotten(flow, part, written) for flow, part in pairs)
-    if not isinstance(flows, Flow):
-        return flows
-    shares = value.untyped_storage().data_ptr() == written.untyped_storage().data_ptr()
-    return plain(flows.axis, flows.units) if shares else flows
-
-
-def _version(value: Any) -> int | None:
-    """How often a tensor has been written to."""
-    return value._version if isinstance(value, torch.Tensor) else None
+def _forgotten(flows: Flows) -> Flows:
+    """Units of which no constants are known."""
+    if isinstance(flows, tuple):
+        return tuple(map(_forgotten, flows))
+    return plain(flows.axis, flows.units) if isinstance(flows, Flow) else flows
 
 
 def _shared_modules(model: nn.Module, graph: fx.Graph) -> Iterator[str]:

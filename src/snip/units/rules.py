@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from snip.network.operations import Kind, given, operation
+from snip.network.graph import facts
+from snip.network.operations import Kind, given
 from snip.units.flow import Flow, plain, side_by_side, spread
 from snip.units.ledger import NOTHING, Flows, Step
 
@@ -155,7 +156,7 @@ def size(step: Step) -> Flows:
     dims = [asked]
     if asked in (None, "shape"):  # the whole shape, of which each reader may take an item
         dims = [
-            user.args[1] if operation(user, None).kind is Kind.ITEM else None
+            user.args[1] if facts(user).operation.kind is Kind.ITEM else None
             for user in step.node.users
             if user.users
         ]

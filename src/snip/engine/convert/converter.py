@@ -23,32 +23,29 @@ from snip.engine.layers.pool import (
     mean_on_blocks,
     pad_on_blocks,
 )
+from snip.network.graph import Graph, facts
 from snip.network.operations import (
     Kind,
-    Operation,
     averages_planes,
     flattens_rows,
     given,
-    operation,
     pool_settings,
     setting,
-    writes_in_place,
 )
 from snip.network.parameters import CONSTANTS
-from snip.tracing.forward import Traced, called
 
 
 class Converter:
     """Walks the old graph once and writes the new one, with conversions only where needed."""
 
-    def __init__(self, traced: Traced, root: nn.Module) -> None:
+    def __init__(self, traced: Graph, root: nn.Module) -> None:
         self.old, self.constants, self.root = traced.graph, traced.constants, root
         self.new = NewGraph()
         self.calls = Counter(n.target for n in self.old.nodes if n.op == "call_module")
         self.rules: dict[Kind, Callable[..., Value | None]] = {
             Kind.RECTIFIER: self._pointwise,
             Kind.POINTWISE: self._pointwise,
-            Kind.SAME: lambda node, module, value: value,
+            Kind.SAME: lambda node, value: value,
             Kind.SUM: self._of_two,
             Kind.PRODUCT: self._of_two,
             Kind.MAX_POOL: self._max_pool,
@@ -71,7 +68,7 @@ class Converter:
         return self.new.graph
 
     def _convert(self, node: fx.Node) -> Value:
-        module = called(node, self.root)
+        module = self.root.get_submodule(str(node.target)) if node.op == "call_module" else None
         first = node.args[0] if node.args else None
         rank = len(shape_of(first))
         if isinstance(module, SparseConvolution) and module.way != DENSE:
@@ -83,13 +80,13 @@ class Converter:
         value = self.new.values[first] if isinstance(first, fx.Node) else Value()
         if isinstance(module, BlockNorm) and value.form == BLOCKS:
             return self._layer(node, module, BLOCKS)
-        known = self._operation(node)
+        known = facts(node).operation
         if known.kind is Kind.CONCATENATE:
             return self._concatenate(node) or self._plain(node)
         converted = any(self.new.values[given].form != PLAIN for given in node.all_input_nodes)
         if not value.forms or not converted or not known.on_layouts:
             return self._plain(node)
-        return self.rules[known.kind](node, module, value) or self._plain(node)
+        return self.rules[known.kind](node, value) or self._plain(node)
 
     # ---- rules: each returns None where it does not apply, and the node stays plain ----
 
@@ -109,18 +106,18 @@ class Converter:
             self.new.values[follower] = made
         return made
 
-    def _pointwise(self, node: fx.Node, module: Any, value: Value) -> Value | None:
+    def _pointwise(self, node: fx.Node, value: Value) -> Value | None:
         """The operation itself, on the layout that is there."""
         if node.all_input_nodes != [node.args[0]]:  # bounds given as tensors
             return None
-        if self._operation(node).name == "relu":
+        if facts(node).operation.name == "relu":
             return self.new.made(value.form, F.relu, value.made, batch=value.batch)
         x = value.made
-        if writes_in_place(node, module):
+        if facts(node).writes:
             x = self.new.function(torch.clone, x)
         return Value({value.form: self.new.copy(node, lambda _: x)}, value.batch)
 
-    def _of_two(self, node: fx.Node, module: Any, value: Value) -> Value | None:
+    def _of_two(self, node: fx.Node, value: Value) -> Value | None:
         if len(node.args) != 2 or node.kwargs:  # alpha
             return None
         one, two = node.args
@@ -128,11 +125,11 @@ class Converter:
             return None
         if not self._same_batch(one, two):  # broadcasting
             return None
-        if value.form == PLAIN and writes_in_place(node, module):
+        if value.form == PLAIN and facts(node).writes:
             return None  # the network's own input, which its caller sees overwritten
         form = next(v.form for v in (self.new.values[one], self.new.values[two]) if v.form != PLAIN)
         parts = self.new.as_form(one, form), self.new.as_form(two, form)
-        function = getattr(torch, self._operation(node).name)
+        function = getattr(torch, facts(node).operation.name)
         return self.new.made(form, function, *parts, batch=self.new.values[one].batch)
 
     def _concatenate(self, node: fx.Node) -> Value | None:
@@ -141,7 +138,7 @@ class Converter:
         if not isinstance(parts, (list, tuple)) or not all(isinstance(p, fx.Node) for p in parts):
             return None
         values = [self.new.values[part] for part in parts]  # type: ignore[index]
-        sizes = [(shape_of(part)[:1], part.meta.get("doubled", ())[:1]) for part in parts]  # type: ignore[union-attr]
+        sizes = [(shape_of(p)[:1], (facts(p).doubled or ())[:1]) for p in parts]  # type: ignore[arg-type]
         ranks = {len(shape_of(part)) for part in parts}
         alike = ranks in ({3}, {4}) and all(size == sizes[0] for size in sizes)
         if dim != 1 or not alike or BLOCKS not in (value.form for value in values):
@@ -149,16 +146,16 @@ class Converter:
         blocks = [self.new.as_form(part, BLOCKS) for part in parts]
         return self.new.made(BLOCKS, torch.cat, blocks, 1, batch=values[0].batch)
 
-    def _max_pool(self, node: fx.Node, module: Any, value: Value) -> Value | None:
-        settings = pool_settings(node, module)
+    def _max_pool(self, node: fx.Node, value: Value) -> Value | None:
+        settings = pool_settings(node, facts(node).module)
         if value.form != BLOCKS or settings is None:
             return None
-        if self._operation(node).dimensions == 1:
+        if facts(node).operation.dimensions == 1:
             settings = lines_settings(*settings)
         args = (value.made, value.batch, *settings)
         return self.new.made(BLOCKS, max_pool_on_blocks, *args, batch=value.batch)
 
-    def _flatten(self, node: fx.Node, module: Any, value: Value) -> Value | None:
+    def _flatten(self, node: fx.Node, value: Value) -> Value | None:
         if not self._flattens_rows(node):
             return None
         if value.form == COLUMNS:
@@ -166,22 +163,24 @@ class Converter:
         args = value.made, value.batch
         return self.new.made(COLUMNS, flatten_blocks, *args, batch=value.batch)
 
-    def _mean(self, node: fx.Node, module: Any, value: Value) -> Value | None:
+    def _mean(self, node: fx.Node, value: Value) -> Value | None:
         """A mean over planes. A pooled 1x1 plane that only a flatten reads is columns already."""
-        if self._operation(node).kind is Kind.MEAN:
+        if facts(node).operation.kind is Kind.MEAN:
             applies = averages_planes(node) and len(shape_of(node.args[0])) == 4
         else:
-            lone = setting(node, module, 1, "output_size") in (1, (1,), [1], (1, 1), [1, 1])
+            size = setting(node, facts(node).module, 1, "output_size")
+            lone = size in (1, (1,), [1], (1, 1), [1, 1])
             applies = lone and all(map(self._flattens_rows, node.users))
         if value.form != BLOCKS or not applies:
             return None
         args = value.made, value.batch
         return self.new.made(COLUMNS, mean_on_blocks, *args, batch=value.batch)
 
-    def _pad(self, node: fx.Node, module: Any, value: Value) -> Value | None:
+    def _pad(self, node: fx.Node, value: Value) -> Value | None:
         if value.form != BLOCKS or len(shape_of(node.args[0])) != 4:
             return None
-        args = (value.made, *module.padding)
+        pad: Any = facts(node).module
+        args = (value.made, *pad.padding)
         return self.new.made(BLOCKS, pad_on_blocks, *args, batch=value.batch)
 
     def _plain(self, node: fx.Node) -> Value:
@@ -194,20 +193,16 @@ class Converter:
 
     # ---- the old graph ----
 
-    def _operation(self, node: fx.Node) -> Operation:
-        """What the table knows of a node."""
-        return operation(node, called(node, self.root))
-
     def _flattens_rows(self, node: fx.Node) -> bool:
         """Whether a node makes one row of each element of the batch."""
-        is_flatten = self._operation(node).kind is Kind.FLATTEN
+        is_flatten = facts(node).operation.kind is Kind.FLATTEN
         rank = len(shape_of(node.args[0]))
-        return is_flatten and flattens_rows(node, called(node, self.root), rank)
+        return is_flatten and flattens_rows(node, facts(node).module, rank)
 
     def _same_batch(self, one: fx.Node, two: fx.Node) -> bool:
         """Whether two tensors have one shape at any batch size: as given, and at twice that."""
-        twice = one.meta.get("doubled")
-        return shape_of(one) == shape_of(two) and twice == two.meta.get("doubled", ())
+        twice = facts(one).doubled
+        return shape_of(one) == shape_of(two) and twice is not None and twice == facts(two).doubled
 
     def _lone_relu(self, node: fx.Node) -> fx.Node | None:
         """The ReLU behind a layer that nothing else reads, to be computed with it.
@@ -217,4 +212,4 @@ class Converter:
         if len(node.users) != 1 or self.calls[node.target] > 1:
             return None
         (user,) = node.users
-        return user if self._operation(user).name == "relu" else None
+        return user if facts(user).operation.name == "relu" else None

@@ -18,6 +18,7 @@ from snip.engine.layers.layouts import (
     to_blocks,
     to_columns,
 )
+from snip.network.graph import facts
 
 
 @dataclass
@@ -82,4 +83,4 @@ class NewGraph:
 
 def shape_of(node: Any) -> tuple[int, ...]:
     """The shape of a node's result on the example; empty if it has none."""
-    return tuple(node.meta.get("shape", ())) if isinstance(node, fx.Node) else ()
+    return facts(node).shape if isinstance(node, fx.Node) else ()

@@ -28,26 +28,26 @@ from snip.engine.layers.norm import BlockNorm
 from snip.engine.layers.packing import DENSE, SPARSE, WINOGRAD, PackedModule, Ways
 from snip.engine.layers.recurrent import SparseRecurrent
 from snip.engine.layers.volume import SparseConv3d
-from snip.network.operations import Kind, operation
-from snip.tracing.forward import Traced, called
+from snip.network.graph import Graph, facts
+from snip.network.operations import Kind
 
 # Below this much work (multiply-adds, about a millisecond) timing costs more than it saves, and
 # converting would break a straight network in two.
 LITTLE = 1 << 26
 
 
-def fastest_ways(traced: Traced, root: nn.Module, timings: Timings, *, training: bool) -> Ways:
+def fastest_ways(traced: Graph, root: nn.Module, timings: Timings, *, training: bool) -> Ways:
     """Layer name -> way, for the layers that do not run sparse."""
     with torch.set_grad_enabled(training), torch.random.fork_rng(devices=[]):
         return _fastest_ways(traced, root, timings, training)
 
 
-def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: bool) -> Ways:
+def _fastest_ways(traced: Graph, root: nn.Module, timings: Timings, training: bool) -> Ways:
     nodes = [n for n in traced.graph.nodes if n.op == "call_module"]
     layers = [(n, root.get_submodule(str(n.target))) for n in nodes]
     chosen: Ways = {}
     convolutions, graph = [], nx.DiGraph()
-    fixed = _fixed(traced, root)
+    fixed = _fixed(traced)
     for node, layer in track(layers, description="timing layers", total=len(layers)):
         name, first = str(node.target), fixed.issuperset(node.all_input_nodes)
         if isinstance(layer, PlainLinear):
@@ -67,7 +67,7 @@ def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: b
                 chosen[name] = WINOGRAD
     if not convolutions:
         return chosen
-    ranks = {len(node.meta["shape"]) for node, _ in convolutions}
+    ranks = {len(facts(node).shape) for node, _ in convolutions}
     for node in traced.graph.nodes:
         if _is_plain(node, root):
             graph.add_edge(node, PLAIN)  # no capacity means no cut
@@ -76,11 +76,11 @@ def _fastest_ways(traced: Traced, root: nn.Module, timings: Timings, training: b
     return chosen | {name: DENSE for node, name in convolutions if node in plain}
 
 
-def _fixed(traced: Traced, root: nn.Module) -> set[fx.Node]:
+def _fixed(traced: Graph) -> set[fx.Node]:
     """The nodes before any parameter: training needs no gradients of them, nor of the input."""
     found: set[fx.Node] = set()
     for node in traced.graph.nodes:
-        module = called(node, root)
+        module = facts(node).module
         learned = [] if module is None else list(module.parameters())
         if node.op != "get_attr" and not learned and found.issuperset(node.all_input_nodes):
             found.add(node)
@@ -89,22 +89,22 @@ def _fixed(traced: Traced, root: nn.Module) -> set[fx.Node]:
 
 def _is_batch(layer: SparseConvolution, node: fx.Node) -> bool:
     """Whether a convolution is called with a batch, not with a single plane or line."""
-    return len(node.meta.get("shape", ())) == layer.POSITIONS + 2
+    return len(facts(node).shape) == layer.POSITIONS + 2
 
 
 def _is_plain(node: fx.Node, root: nn.Module) -> bool:
     """Whether a node gives plain tensors, or takes them, however its neighbours run."""
-    module = called(node, root)
+    module = root.get_submodule(str(node.target)) if node.op == "call_module" else None
     if isinstance(module, (SparseConvolution, BlockNorm)):
         return False
-    known = operation(node, module)
+    known = facts(node).operation
     return not known.on_layouts and known.kind is not Kind.CONCATENATE
 
 
-def _add_borders(graph: nx.DiGraph, traced: Traced, ranks: set[int], timings: Timings) -> None:
+def _add_borders(graph: nx.DiGraph, traced: Graph, ranks: set[int], timings: Timings) -> None:
     """Add what a change of layout between neighbours of these ranks costs, in both directions."""
     for node in traced.graph.nodes:
-        shape = node.meta.get("shape", ())
+        shape = facts(node).shape
         if len(shape) not in ranks:
             continue  # matrices are cheap to convert, and lie behind every convolution
         cost = _conversion_time(shape, timings)
@@ -119,7 +119,7 @@ def _conv_times(
     """Seconds of a forward pass (in training with the backward pass) in each way."""
     shape = _input_shape(node)
     kept, total = layer.packed["weight"].kept, layer.packed["weight"].total
-    work = kept * math.prod(node.meta["shape"]) // node.meta["shape"][1]
+    work = kept * math.prod(facts(node).shape) // facts(node).shape[1]
     seconds = {SPARSE: 0.0, WINOGRAD: math.inf, DENSE: math.inf}
     # A layer in groups has few weights however dense it is, and conversions can cost more than it
     # saves: it is always timed. Of others, dense has never won with 2% of the weights or fewer.
@@ -141,14 +141,14 @@ def _conv_times(
 
 def _input_shape(node: fx.Node) -> tuple[int, ...]:
     source: Any = node.args[0]
-    return tuple(source.meta["shape"])
+    return facts(source).shape
 
 
 def _dense_plain_wins(layer: PackedModule, node: fx.Node, **settings: Any) -> bool:
     """Whether a layer that takes and gives plain tensors is faster in torch."""
     source: Any = node.args[0]
-    shape = source.meta.get("shape")
-    if shape is None:  # packed sequences
+    shape = facts(source).shape
+    if not shape:  # packed sequences
         return False
 
     def forward(x: torch.Tensor) -> torch.Tensor:

@@ -16,9 +16,9 @@ from snip.export.shrink.needs import Needs, contributions, needed_units
 from snip.export.shrink.report import ShrinkReport, layer_changes
 from snip.masks import Masks, held_masks, holding
 from snip.network.calls import call, copied, copy_of, tensors_in
+from snip.network.graph import Graph, UntraceableError, trace
 from snip.network.parameters import ordinary
 from snip.network.untouched import undisturbed
-from snip.tracing.forward import Traced, UntraceableError, trace
 from snip.units.follow import follow
 from snip.units.ledger import Ledger
 from snip.units.surgery import Cut, Plan, cut, cut_tensors
@@ -82,7 +82,7 @@ def shrink_report(model: nn.Module) -> ShrinkReport:
     return found.report
 
 
-def _traced(model: nn.Module, batch: Any) -> Traced:
+def _traced(model: nn.Module, batch: Any) -> Graph:
     try:
         return trace(model, batch)
     except UntraceableError as error:
@@ -155,7 +155,7 @@ def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.allclose(a, b, rtol=0, atol=limit, equal_nan=True)
 
 
-def _same_in_train_mode(model: nn.Module, traced: Traced, batch: Any) -> bool:
+def _same_in_train_mode(model: nn.Module, traced: Graph, batch: Any) -> bool:
     """Whether the forward calls the same operations in train mode."""
     try:
         graphs = trace(model.train(), batch).graph, traced.graph
