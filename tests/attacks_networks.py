@@ -227,6 +227,6 @@ def check_shrink(chance: random.Random, model: nn.Module, shape: tuple[int, ...]
     """A shrunk network has the same outputs in float64."""
     exact = copy.deepcopy(model).double().eval()
     x = torch.randn(3, *shape).double()
-    small = snip.shrink(exact, x, fold=chance.random() < 0.5)
+    small = snip.shrink(exact, x)
     error = float((small(x) - exact(x)).abs().max())
     assert error <= 1e-9 * max(1.0, float(exact(x).abs().max())), f"{model}\nshrunk: off by {error}"

@@ -30,9 +30,9 @@ def masked(model: nn.Module) -> nn.Module:
     return model
 
 
-def check(model: nn.Module, batch: torch.Tensor, *, fold: bool = True) -> nn.Module:
+def check(model: nn.Module, batch: torch.Tensor) -> nn.Module:
     """Shrink, and compare outputs in eval mode."""
-    small = shrink(model, batch, fold=fold)
+    small = shrink(model, batch)
     model, small_eval = copy.deepcopy(model).eval(), copy.deepcopy(small).eval()
     with torch.no_grad():
         torch.testing.assert_close(small_eval(batch), model(batch), rtol=1e-4, atol=1e-5)

@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import snip
 from snip.models import build
-from snip.units.coupled import coupled_units
+from snip.network.cuts import coupled_units
 
 
 def test_units_that_are_added_go_together():

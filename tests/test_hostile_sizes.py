@@ -23,11 +23,11 @@ from snip.data.safe_pickle import PickledArray, load_arrays
 from snip.export import compact
 from snip.export.compact.gaps import encode
 from snip.export.compact.parts import Part
+from snip.network.cuts import Cut
 from snip.runs import RunResult
 from snip.training import metrics
 from snip.training.metrics import read_metrics
 from snip.training.torch_files import read_torch
-from snip.units.surgery import Cut
 
 LINE = {f: 1.0 for f in metrics.Metrics.__dataclass_fields__} | {"iteration": 1}
 

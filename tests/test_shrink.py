@@ -8,51 +8,28 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
-from shrink_parts import Residual, check, kept, kill_inputs, kill_outputs, masked
+from shrink_parts import Residual, check, kill_inputs, kill_outputs, masked
 from torch import nn
 
 import snip
-from snip.export.shrink import ShrinkReport, shrink, shrink_report
-from snip.export.shrink.shrinking import shrunk
+from snip.export.shrink import ShrinkReport, shrink, shrink_plan, shrink_report
 from snip.masks import held_masks
 
 
-def test_fold_false_keeps_what_would_train() -> None:
-    def net(activation: nn.Module) -> nn.Module:
-        result = nn.Sequential(nn.Linear(3, 4), activation, nn.Linear(4, 2))
-        kill_inputs(result[0], 1)
-        nn.init.zeros_(result[0].bias)
-        return masked(result)
-
-    x = torch.randn(5, 3)
-    # The gradient of ReLU at 0 is 0: the unit never wakes. That of tanh is 1: it does.
-    assert check(net(nn.ReLU()), x, fold=False)[0].out_features == 3
-    kept_small = check(net(nn.Tanh()), x, fold=False)
-    assert kept_small[0].out_features == 4
-    assert kept(kept_small, "0") == [("read by '2', where training would change it", 1)]
-    folded = check(net(nn.Tanh()), x)
-    assert folded[0].out_features == 3
-    assert not shrink_report(folded).trains_alike
-    assert shrink_report(check(net(nn.ReLU()), x)).trains_alike
+def test_constants_of_any_activation_are_folded() -> None:
+    for activation in (nn.ReLU(), nn.Tanh()):
+        net = nn.Sequential(nn.Linear(3, 4), activation, nn.Linear(4, 2))
+        kill_inputs(net[0], 1)
+        nn.init.zeros_(net[0].bias)
+        small = check(masked(net), torch.randn(5, 3))
+        assert small[0].out_features == 3
+        assert shrink_report(small).notes == ()
 
 
-def test_zeros_without_a_mask_may_grow_again() -> None:
+def test_zeros_need_no_mask() -> None:
     net = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 2))
     kill_outputs(net[1], 0)
-    x = torch.randn(5, 3)
-    assert check(net, x)[0].out_features == 3
-    assert not shrink_report(check(net, x)).trains_alike
-    assert check(net, x, fold=False)[0].out_features == 4
-    net.requires_grad_(False)
-    assert check(net, x, fold=False)[0].out_features == 3
-
-
-def test_dropout_is_noted() -> None:
-    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Dropout(), nn.Linear(4, 2))
-    assert shrink_report(check(masked(net), torch.randn(5, 3))).notes == ()
-    kill_outputs(net[3], 1)
-    report = shrink_report(check(masked(net), torch.randn(5, 3)))
-    assert "Dropout" in report.notes[0]
+    assert check(net, torch.randn(5, 3))[0].out_features == 3
 
 
 def test_other_work_in_train_mode_is_noted() -> None:
@@ -67,7 +44,6 @@ def test_other_work_in_train_mode_is_noted() -> None:
 
     report = shrink_report(check(masked(Auxiliary()), torch.randn(5, 3)))
     assert "eval mode" in report.notes[0]
-    assert not report.trains_alike
 
 
 def test_masks_are_cut_and_held() -> None:
@@ -117,7 +93,7 @@ def test_shrinking_twice_remembers_the_original() -> None:
     snip.release(once)
     kill_outputs(once[2], 2)  # unit 3 of the original
     twice = check(masked(once), torch.randn(5, 3))
-    plan = shrunk(twice).plan
+    plan = shrink_plan(twice)
     assert plan["0"].outputs == plan["2"].inputs == (0, 2, 4)
     assert plan["0"].inputs is None
 

@@ -74,7 +74,6 @@ def test_a_new_bias_where_there_was_none() -> None:
     assert small[1].bias.shape == (4,)
     assert "1.bias" in dict(held_masks(small))  # the masks know it
     assert shrink_report(small).folded == 4
-    assert not shrink_report(small).trains_alike
 
 
 def test_patterns_of_constants_are_folded_by_a_linear_layer() -> None:

@@ -64,12 +64,11 @@ def test_residual_blocks_with_writes_in_place() -> None:
         kill_inputs(block.conv1, 0)
         kill_inputs(block.conv2, 1)
     masked(net)
-    for fold in (True, False):
-        small = check(net, IMAGE, fold=fold)
-        # Their constants are relu(-1) = 0 and relu(0) = 0: nothing needs folding.
-        assert small[0][0].out_channels == small[2].conv2.out_channels == 3
-        assert small[1].conv1.out_channels == small[3][2].in_features == 3
-        assert not shrink_report(small).folded
+    small = check(net, IMAGE)
+    # Their constants are relu(-1) = 0 and relu(0) = 0: nothing needs folding.
+    assert small[0][0].out_channels == small[2].conv2.out_channels == 3
+    assert small[1].conv1.out_channels == small[3][2].in_features == 3
+    assert not shrink_report(small).folded
 
 
 class Grouped(nn.Module):
@@ -140,8 +139,7 @@ def test_hidden_units_that_nobody_reads(kind: type[nn.RNNBase]) -> None:
 
 
 @pytest.mark.parametrize(("kind", "gate"), [(nn.LSTM, 2), (nn.GRU, 2), (nn.RNN, 0)])
-@pytest.mark.parametrize("fold", [True, False])
-def test_hidden_units_that_stay_at_zero(kind: type[nn.RNNBase], gate: int, fold: bool) -> None:
+def test_hidden_units_that_stay_at_zero(kind: type[nn.RNNBase], gate: int) -> None:
     net = Sequence(kind)
     for unit, row in ((2, gate * 5 + 2), (3, gate * 5 + 3)):
         net.rnn.weight_ih_l0.data[row] = net.rnn.weight_hh_l0.data[row] = 0
@@ -149,12 +147,12 @@ def test_hidden_units_that_stay_at_zero(kind: type[nn.RNNBase], gate: int, fold:
         net.rnn.weight_hh_l0.data[gate * 5 + 3, 2] = 1  # unit 3 reads unit 2, which is zero
         assert unit in (2, 3)
     Masks({n: p != 0 for n, p in net.named_parameters()}).apply(net)
-    small = check(net, torch.randn(2, 7, 3), fold=fold)
+    small = check(net, torch.randn(2, 7, 3))
     assert small.rnn.hidden_size == 3
     net.rnn.bias_ih_l0.data[gate * 5 + 2] = 1
     snip.release(net)
     masked(net)
-    assert check(net, torch.randn(2, 7, 3), fold=fold).rnn.hidden_size == 5
+    assert check(net, torch.randn(2, 7, 3)).rnn.hidden_size == 5
 
 
 @pytest.mark.parametrize("options", [{"num_layers": 2}, {"bidirectional": True}, {"bias": False}])

@@ -276,14 +276,14 @@ FAULTS = (
     ),
     Fault(
         "unit-twice-in-a-cut",
-        "units/surgery.py",
+        "network/cuts.py",
         "any(a >= b for a, b in pairwise(side))",
         "any(a > b for a, b in pairwise(side))",
         "test_hostile_sizes.py::test_the_units_of_a_cut_rise",
     ),
     Fault(
         "united-without-their-roots",
-        "units/ledger.py",
+        "network/units.py",
         "self._parent[self._root(b)] = self._root(a)",
         "self._parent[b] = self._root(a)",
         "test_granularity_units.py::test_units_of_two_sums_with_a_term_in_common_go_together",
@@ -305,7 +305,7 @@ FAULTS = (
     ),
     Fault(
         "constant-of-one-position",
-        "export/shrink/needs.py",
+        "export/shrink.py",
         "matrix = reader.weight[:, columns].cpu().double().sum(2)",
         "matrix = reader.weight[:, columns].cpu().double()[:, :, 0]",
         "test_shrink_constants.py",

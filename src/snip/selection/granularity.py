@@ -21,10 +21,10 @@ from torch import nn
 from snip.common.checks import checked_whole
 from snip.common.errors import InputError, KindError, nearest, warn
 from snip.common.text import listed
+from snip.network.cuts import CoupledUnits, coupled_units
 from snip.network.layout import is_weight
 from snip.network.network import Network
 from snip.selection.topk import Cost, keep_top
-from snip.units.coupled import CoupledUnits, coupled_units
 
 Tensor = torch.Tensor
 Tensors = Mapping[str, Tensor]  # by parameter name

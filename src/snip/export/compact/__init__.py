@@ -12,7 +12,6 @@ import tempfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -33,11 +32,11 @@ from snip.export.compact.parts import (
     put_together,
     take_apart,
 )
-from snip.export.shrink.shrinking import SHRUNK, Shrunk, shrunk
+from snip.export.shrink import note_shrunk, shrink_plan
 from snip.masks import Masks, Provenance, holding
 from snip.network.calls import copy_of
+from snip.network.cuts import Plan, check_plan, cut, plan_as_json, plan_from_json
 from snip.network.parameters import ordinary
-from snip.units.surgery import Cut, Plan, check_plan, cut
 
 __all__ = ["Sizes", "load", "save", "sizes"]
 
@@ -75,12 +74,12 @@ def save(model: nn.Module, path: PathLike, *, dtype: torch.dtype | None = None) 
         tensors[name] = values.contiguous()
         if packed is not None:
             tensors[name + GAPS] = packed
-    found = shrunk(model)
+    plan = shrink_plan(model)
     header = {
         "format": FORMAT,
         "layout": json.dumps(layout),
         "provenance": json.dumps(provenance.to_dict(), sort_keys=True),
-        "plan": json.dumps(_plan_as_json(found.plan) if found else None),
+        "plan": json.dumps(plan_as_json(plan) if plan is not None else None),
     }
     header["checksum"] = checksum(header, tensors)
     write_tensors(path, tensors, header)
@@ -133,7 +132,8 @@ def _read(path: Path) -> tuple[dict[str, Part], Plan | None, Provenance, Tensors
         gaps = {name + GAPS for name, part in layout.items() if part.width is not None}
         if tensors.keys() != layout.keys() | gaps:
             raise ValueError("its entries are not those that its header names")
-        plan = _plan_from_json(parsed_json(header["plan"]))
+        data = parsed_json(header["plan"])
+        plan = None if data is None else plan_from_json(data)
         provenance = Provenance.from_dict(parsed_json(header["provenance"]))
         return layout, plan, provenance, tensors
 
@@ -141,10 +141,10 @@ def _read(path: Path) -> tuple[dict[str, Part], Plan | None, Provenance, Tensors
 def _shaped(path: PathLike, model: nn.Module, plan: Plan | None) -> nn.Module:
     """Shrink the model to the units that the file has."""
     holding.release(model)
-    earlier = shrunk(model)
+    earlier = shrink_plan(model)
     if plan is None and earlier is None:
         return model
-    if plan is None or (earlier is not None and earlier.plan != plan):
+    if plan is None or (earlier is not None and earlier != plan):
         raise InputError(
             "this model was shrunk in another way than the one in the file: "
             "load into the original model, as it was before shrinking."
@@ -153,7 +153,7 @@ def _shaped(path: PathLike, model: nn.Module, plan: Plan | None) -> nn.Module:
         check_plan(model, plan)
         with reading(path, fix=ANEW):
             cut(model, plan)
-        model.__dict__[SHRUNK] = Shrunk(plan, None)
+        note_shrunk(model, plan)
     return model
 
 
@@ -183,20 +183,3 @@ def checksum(header: dict[str, str], tensors: Tensors) -> str:
         flat = tensors[name].contiguous().reshape(-1).view(torch.uint8)
         total = zlib.crc32(flat.numpy().data, total)
     return f"{total:08x}"
-
-
-def _plan_as_json(plan: Plan) -> dict[str, Any]:
-    return {name: [cut.inputs, cut.outputs, cut.new_bias] for name, cut in plan.items()}
-
-
-def _plan_from_json(data: dict[str, Any] | None) -> Plan | None:
-    if data is None:
-        return None
-    return {
-        name: Cut(_units(inputs), _units(outputs), new_bias)
-        for name, (inputs, outputs, new_bias) in data.items()
-    }
-
-
-def _units(data: Any) -> tuple[int, ...] | None:
-    return tuple(data) if isinstance(data, list) else data

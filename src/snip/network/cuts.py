@@ -1,4 +1,8 @@
-"""Cut layers down to the units that stay. A plan of cuts is plain data and can be saved."""
+"""Cut layers down to some of their units; which connections go with each unit.
+
+A plan of cuts is plain data and can be saved. A connection goes with the unit that it makes and
+with the unit that it reads: it is there as long as both are.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,11 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError
+from snip.distributed.wrappers import unwrap
+from snip.network.graph import UntraceableError, trace
+from snip.network.unit_rules import follow
+from snip.network.units import Layer
+from snip.network.untouched import undisturbed
 
 Tensor = torch.Tensor
 Indices = tuple[int, ...] | None  # of units that stay; None where all do
@@ -29,7 +38,7 @@ SIZES: dict[type, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Cut:
-    """What stays of one layer, on each side."""
+    """Units of one layer that stay, on each side."""
 
     inputs: Indices = None
     outputs: Indices = None
@@ -43,7 +52,7 @@ class Cut:
                 raise InputError("the units of a cut are not in rising order, each of them once.")
 
     def after(self, earlier: Cut) -> Cut:
-        """This cut and the one before it as one, by indices of the original."""
+        """Join this cut with the one before it, by indices of the original."""
         inputs = _composed(earlier.inputs, self.inputs)
         outputs = _composed(earlier.outputs, self.outputs)
         return Cut(inputs, outputs, earlier.new_bias or self.new_bias)
@@ -52,8 +61,25 @@ class Cut:
 Plan = dict[str, Cut]  # by module name
 
 
+def plan_as_json(plan: Plan) -> dict[str, Any]:
+    """Return a plan in types that JSON has."""
+    return {name: [cut.inputs, cut.outputs, cut.new_bias] for name, cut in plan.items()}
+
+
+def plan_from_json(data: Mapping[str, Any]) -> Plan:
+    """Return the plan that `plan_as_json` took apart; `Cut` refuses anything else."""
+    return {
+        name: Cut(_units(inputs), _units(outputs), new_bias)
+        for name, (inputs, outputs, new_bias) in data.items()
+    }
+
+
+def _units(data: Any) -> Any:
+    return tuple(data) if isinstance(data, list) else data
+
+
 def widths(module: Any) -> tuple[int, int]:
-    """How many units a layer reads and makes."""
+    """Numbers of units that a layer reads and makes."""
     inputs, outputs = _size_names(module)
     return getattr(module, inputs), getattr(module, outputs)
 
@@ -85,7 +111,7 @@ def cut(model: nn.Module, plan: Mapping[str, Cut]) -> None:
 def cut_tensors(
     model: nn.Module, plan: Mapping[str, Cut], tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Masks, say, by the names of parameters: without the units that go. `model` is not cut yet."""
+    """Cut tensors, such as masks, by the names of parameters. `model` is not cut yet."""
     result = {}
     for name, tensor in tensors.items():
         owner, _, key = name.rpartition(".")
@@ -116,8 +142,10 @@ def check_plan(model: nn.Module, plan: Mapping[str, Cut]) -> None:
 def laid_out(
     module: Any, key: str, tensor: Tensor, outputs: Tensor | None, inputs: Tensor | None
 ) -> list[Tensor | None]:
-    """Entries per unit that a layer makes and reads, as entries per index of its tensor's
-    dimensions; None for a dimension that no unit decides about."""
+    """Arrange what belongs to the units that a layer makes and reads by its tensor's dimensions.
+
+    None stands for a dimension that no unit decides about.
+    """
     first, second = outputs, inputs
     if isinstance(module, nn.RNNBase):
         second = first if key.startswith("weight_hh") else second
@@ -131,7 +159,7 @@ def laid_out(
 
 
 def _sliced(module: Any, key: str, tensor: Tensor, layer_cut: Cut) -> Tensor:
-    """A layer's tensor, or its mask, without the units that go."""
+    """Cut a tensor of a layer, or its mask."""
     reads, makes = widths(module)
     sides = _stays(layer_cut.outputs, makes), _stays(layer_cut.inputs, reads)
     for dim, stays in enumerate(laid_out(module, key, tensor, *sides)):
@@ -155,3 +183,79 @@ def _composed(earlier: Indices, later: Indices) -> Indices:
     if earlier is None or later is None:
         return later if earlier is None else earlier
     return tuple(earlier[i] for i in later)
+
+
+@dataclass(frozen=True, eq=False)
+class CoupledUnits:
+    """Units of a network by number; those that only go together have one number."""
+
+    fixed: Tensor  # bool [units]: stays, because an output or an unknown operation reads it
+    layers: Mapping[str, Tensor]  # of each layer that makes units, their numbers
+    # Of each parameter, the number of the unit that decides about each index of a dimension; None
+    # for a dimension about which none does.
+    places: Mapping[str, tuple[Tensor | None, ...]]
+
+    def mask(self, name: str, shape: torch.Size, stays: Tensor) -> Tensor:
+        """True for the connections of a parameter whose units all stay."""
+        mask = torch.ones(shape, dtype=torch.bool)
+        for dim, units in enumerate(self.places.get(name, ())):
+            if units is not None:
+                mask &= stays[units].view(-1, *[1] * (len(shape) - dim - 1))
+        return mask
+
+    def spaces(self) -> Tensor:
+        """Number the units; those of layers that have a unit in common get the same number."""
+        numbers, before = torch.arange(len(self.fixed)), torch.empty(0)
+        while not torch.equal(numbers, before):
+            before = numbers.clone()
+            for units in self.layers.values():
+                numbers[units] = numbers[units].min()
+        return numbers
+
+    def decide(self, name: str) -> bool:
+        """Return True if a unit that may go decides about any connection of a parameter."""
+        places = self.places.get(name, ())
+        return any(units is not None and not bool(self.fixed[units].all()) for units in places)
+
+    def sums(self, numbers: Mapping[str, Tensor]) -> Tensor:
+        """Sum the numbers of all connections that go with each unit, in double precision."""
+        total = torch.zeros(len(self.fixed), dtype=torch.float64)
+        for name, tensor in numbers.items():
+            for dim, units in enumerate(self.places.get(name, ())):
+                if units is not None:
+                    rows = tensor.movedim(dim, 0).flatten(1) if tensor.ndim > 1 else tensor[:, None]
+                    total.index_add_(0, units, rows.sum(1, dtype=torch.float64).cpu())
+        return total
+
+
+def coupled_units(model: nn.Module, inputs: Any) -> CoupledUnits:
+    """Find the units of `model`, called on `inputs`; the model is left as found."""
+    model = unwrap(model)
+    with undisturbed(model), torch.inference_mode(False):
+        try:
+            traced = trace(model.eval(), inputs)
+        except UntraceableError as error:
+            raise InputError(
+                f"granularity 'channel' must know which layer reads which units, and torch.fx "
+                f"cannot follow the forward of {type(model).__name__} ({error}): take decisions "
+                "that depend on data out of it, or use another granularity."
+            ) from error
+        ledger = follow(model, traced, {}, zeros_may_grow=True)
+
+    roots, numbers = torch.unique(ledger.roots(), return_inverse=True)
+    fixed = torch.zeros(len(roots), dtype=torch.bool)
+    fixed[numbers[list(ledger.pinned)]] = True
+    layers = {x.name: numbers[x.result.units].unique() for x in ledger.layers if x.makes_units}
+    places = {}
+    for layer in ledger.layers:
+        for key, parameter in layer.module.named_parameters(recurse=False):
+            places[f"{layer.name}.{key}"] = _places(layer, key, parameter, numbers)
+    return CoupledUnits(fixed, layers, places)
+
+
+def _places(
+    layer: Layer, key: str, parameter: Tensor, numbers: Tensor
+) -> tuple[Tensor | None, ...]:
+    makes = numbers[layer.result.units]
+    reads = None if layer.source is None else numbers[layer.source.units]
+    return tuple(laid_out(layer.module, key, parameter, makes, reads))
