@@ -21,8 +21,7 @@ from snip.common.files import LARGEST_JSON, parsed_json, read_json
 from snip.common.text import shown
 from snip.data.safe_pickle import PickledArray, load_arrays
 from snip.export import compact
-from snip.export.compact.gaps import encode
-from snip.export.compact.parts import Part
+from snip.export.compact import Part, encode_gaps
 from snip.network.cuts import Cut
 from snip.runs import RunResult
 from snip.training import metrics
@@ -89,7 +88,7 @@ def test_a_part_checks_the_shape_of_its_values() -> None:
 
 
 def test_gaps_take_no_more_room_than_a_bitmap() -> None:
-    packed, width = encode(np.array([3, 9]))
+    packed, width = encode_gaps(np.array([3, 9]))
     part = Part([16], "float32", kept=2, width=width)
     part.check_entries(torch.zeros(2), torch.from_numpy(packed))
     for wrong in (torch.zeros(3, dtype=torch.uint8), torch.zeros(1, 2, dtype=torch.uint8)):

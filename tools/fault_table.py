@@ -298,7 +298,7 @@ FAULTS = (
     ),
     Fault(
         "minus-zero-lost",
-        "export/compact/parts.py",
+        "export/compact.py",
         "return flat.view(torch.uint8).reshape(len(flat), flat.element_size()).bool().any(1)",
         "return flat != 0",
         "test_compact.py::test_any_tensor_round_trips",

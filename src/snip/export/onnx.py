@@ -7,7 +7,6 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from snip.distributed.models import require_whole
 from snip.distributed.wrappers import unwrap
 from snip.engine.accelerate import densify
 from snip.masks import holding
-from snip.network.calls import arguments, copied, doubled
+from snip.network.calls import Call, arguments, doubled
 from snip.network.parameters import Accelerated
 
 NEEDED = ("onnx", "onnxscript")
@@ -37,7 +36,11 @@ def export_onnx(
 
     ONNX has no sparse layers: an accelerated network is written as `snip.densify` gives it.
     """
-    _require()
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"exporting to ONNX needs {' and '.join(missing)}: pip install 'snip-prune[onnx]'."
+        )
     require_whole(model, "snip.export_onnx")
     if isinstance(unwrap(model), Accelerated):
         warn(
@@ -47,79 +50,67 @@ def export_onnx(
         )
     plain = densify(model).eval()  # a copy
     holding.release(plain)
-    args, kwargs = arguments(plain, inputs)
-    _check_runs(plain, args, kwargs)
+    call = arguments(plain, inputs)
+    try:  # of inputs that the model does not take, the exporter would tell in pages of its own
+        with torch.no_grad():
+            call.run(plain)
+    except Exception as error:  # a user's forward may raise anything
+        raise InputError(
+            f"{type(plain).__name__} does not run on these inputs: {first_line(error)}"
+        ) from error
+    program = _program(plain, call, any_batch_size)
+
+    def save(path: Path) -> None:
+        try:
+            program.save(path, external_data=False)
+        except (ValueError, RuntimeError) as error:  # protobuf's own, beyond its two gigabytes
+            raise InputError(
+                f"the network cannot be written as one ONNX file: {first_line(error)} Such a file "
+                "has at most 2 GB."
+            ) from error
+
+    write_with(path, save)
+
+
+def _program(model: nn.Module, call: Call, any_batch_size: bool) -> torch.onnx.ONNXProgram:
+    shapes = None
     if any_batch_size:
         # torch.export would take a batch size of one for a constant of the model.
-        args, kwargs = pytree.tree_map_only(torch.Tensor, _at_least_two, (args, kwargs))
-    shapes = _any_first_dimension(plain, args, kwargs) if any_batch_size else None
+        call = call.map(lambda x: doubled(x) if x.ndim and len(x) == 1 else x)
+        bound = inspect.signature(model.forward).bind(*call.args, **call.kwargs)
+        shapes = {name: pytree.tree_map(_vary, value) for name, value in bound.arguments.items()}
     try:
         with _quiet():
             program = torch.onnx.export(
-                plain, args, kwargs=kwargs, dynamic_shapes=shapes, dynamo=True, verbose=False
+                model,
+                call.args,
+                kwargs=call.kwargs,
+                dynamic_shapes=shapes,
+                dynamo=True,
+                verbose=False,
             )
     except Exception as error:  # anything can go wrong inside the user's forward
         hint = " If its first dimension is not the batch, use any_batch_size=False."
         raise InputError(
-            f"{type(plain).__name__} cannot be exported to ONNX: {first_line(_root(error))}"
+            f"{type(model).__name__} cannot be exported to ONNX: {first_line(_root(error))}"
             + (hint if any_batch_size else "")
         ) from error
     if program is None:
         raise InputError("torch.onnx gave no program: update torch and onnxscript.")
-    write_with(path, partial(_save, program))
+    return program
 
 
-def _check_runs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Of inputs that the model does not take, the exporter would tell in pages of its own."""
-    try:
-        with torch.no_grad():
-            model(*copied(args), **copied(kwargs))
-    except Exception as error:  # anything can go wrong inside the user's forward
-        raise InputError(
-            f"{type(model).__name__} does not run on these inputs: {first_line(error)}"
-        ) from error
-
-
-def _save(program: torch.onnx.ONNXProgram, path: Path) -> None:
-    try:
-        program.save(path, external_data=False)
-    except (ValueError, RuntimeError) as error:  # protobuf's own, beyond its two gigabytes
-        raise InputError(
-            f"the network cannot be written as one ONNX file: {first_line(error)} Such a file has "
-            "at most 2 GB."
-        ) from error
+def _vary(value: Any) -> Any:
+    """Let the first dimension of a tensor vary."""
+    is_batched = isinstance(value, torch.Tensor) and value.ndim
+    return {0: torch.export.Dim.DYNAMIC} if is_batched else None
 
 
 def _root(error: BaseException) -> BaseException:
-    """The error that led to all others: torch.onnx reports its own steps on top of it."""
+    """Return the first cause of an error: torch.onnx reports its own steps on top of it."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
-
-
-def _require() -> None:
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"exporting to ONNX needs {' and '.join(missing)}: pip install 'snip-prune[onnx]'."
-        )
-
-
-def _at_least_two(tensor: torch.Tensor) -> torch.Tensor:
-    return doubled(tensor) if tensor.ndim and len(tensor) == 1 else tensor
-
-
-def _any_first_dimension(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """Dynamic shapes for torch.export: dimension 0 of every tensor may vary."""
-    bound = inspect.signature(model.forward).bind(*args, **kwargs)
-
-    def vary(value: Any) -> Any:
-        is_batched = isinstance(value, torch.Tensor) and value.ndim
-        return {0: torch.export.Dim.DYNAMIC} if is_batched else None
-
-    return {name: pytree.tree_map(vary, value) for name, value in bound.arguments.items()}
 
 
 @contextmanager
