@@ -15,7 +15,7 @@ from snip.masks import Masks
 from snip.network.operations import IN_PLACE, OPERATIONS, UNKNOWN, Kind, operation, operation_of
 from snip.network.paths import follow
 
-POINTWISE = [o for o in OPERATIONS if o.kind in (Kind.POINTWISE, Kind.RECTIFIER)]
+POINTWISE = [o for o in OPERATIONS if o.kind is Kind.POINTWISE]
 ARGUMENTS = {
     "threshold": (-0.5, -1.0),
     "clamp": (-1.0, 1.0),

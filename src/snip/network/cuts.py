@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.conv import _ConvNd
 
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError
 from snip.distributed.wrappers import unwrap
 from snip.network.graph import UntraceableError, trace
+from snip.network.layout import layout_of
 from snip.network.unit_rules import follow
 from snip.network.units import Layer
 from snip.network.untouched import undisturbed
@@ -146,16 +147,15 @@ def laid_out(
 
     None stands for a dimension that no unit decides about.
     """
-    first, second = outputs, inputs
-    if isinstance(module, nn.RNNBase):
-        second = first if key.startswith("weight_hh") else second
-        first = None if first is None else first.repeat(len(tensor) // module.hidden_size)
-    elif isinstance(module, _ConvTransposeNd) and tensor.ndim > 1:
-        first, second = second, first
-    elif getattr(module, "groups", 1) > 1:
-        second = None  # a group's inputs go with the group
+    layout = layout_of(module, key, tensor.ndim)
+    if key.startswith("weight_hh"):  # a recurrent layer reads its own units
+        inputs = outputs
+    if layout.groups > 1:
+        inputs = None  # a group's inputs go with the group
+    if outputs is not None and layout.parts:
+        outputs = outputs.repeat(len(layout.parts))
     # A number (num_batches_tracked) has no dimension to cut, and a bias has one.
-    return [first, second][: tensor.ndim]
+    return [inputs, outputs] if layout.makes else [outputs, inputs][: tensor.ndim]
 
 
 def _sliced(module: Any, key: str, tensor: Tensor, layer_cut: Cut) -> Tensor:

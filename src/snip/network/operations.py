@@ -25,7 +25,6 @@ class Kind(Enum):
 
     # Each number by itself.
     POINTWISE = "the same function of every number"
-    RECTIFIER = "pointwise, and without gradient where the result is at its lower bound"
     PRELU = "pointwise, with a slope that trains"
     DROPOUT = "random in train mode, the same function of every number in eval mode; 0 stays 0"
     CAST = "another type or device for the same numbers"
@@ -93,12 +92,11 @@ def _row(kind: Kind, names: str, *, zero: bool = False, layouts: bool = False) -
 # lanes beyond the batch hold numbers that nobody asked for, and log(0) there would spread.
 OPERATIONS: tuple[Operation, ...] = (
     # Each number by itself.
-    *_row(Kind.RECTIFIER, "relu relu6", zero=True, layouts=True),
     *_row(
         Kind.POINTWISE,
-        """leaky_relu elu selu celu gelu silu mish hardtanh hardswish tanh tanhshrink softshrink
-        hardshrink softsign threshold erf sin atan asinh abs absolute neg negative square
-        clamp clip clamp_min clamp_max round floor ceil trunc sign sgn pos positive""",
+        """relu relu6 leaky_relu elu selu celu gelu silu mish hardtanh hardswish tanh tanhshrink
+        softshrink hardshrink softsign threshold erf sin atan asinh abs absolute neg negative
+        square clamp clip clamp_min clamp_max round floor ceil trunc sign sgn pos positive""",
         zero=True,
         layouts=True,
     ),

@@ -42,7 +42,6 @@ DTYPE_OF = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 BY_KIND: dict[Kind, Rule] = {
-    Kind.RECTIFIER: rules.pointwise,
     Kind.POINTWISE: rules.pointwise,
     Kind.PRELU: rules.pointwise,
     Kind.DROPOUT: rules.pointwise,

@@ -38,9 +38,8 @@ from snip.network.untouched import hooked
 
 Tensor = torch.Tensor
 
-# How many gates a recurrent layer has, and which of them makes the new state: a unit for which
-# that one reads and adds nothing stays at zero.
-GATES: dict[type, tuple[int, int]] = {nn.LSTM: (4, 2), nn.GRU: (3, 2), nn.RNN: (1, 0)}
+# The gate that makes the new state: a unit for which it reads and adds nothing stays at zero.
+STATE_GATE: dict[type, int] = {nn.LSTM: 2, nn.GRU: 2, nn.RNN: 0}
 
 
 def follow(
@@ -153,12 +152,12 @@ def recurrent(step: Step) -> Flows:
 
 
 def _hidden_units(step: Step, source: Flow | None) -> Flow:
-    """Make the units: zero where the candidate gate is empty, else taken to be alive."""
+    """Make the units: zero where the gate of the new state is empty, else taken to be alive."""
     module, ledger, hidden = step.module, step.ledger, step.module.hidden_size
     weights = {key: getattr(module, key) for key in ("weight_ih_l0", "weight_hh_l0")}
     into, again = (ledger.live(f"{step.name}.{key}", weights[key]) for key in weights)
-    gates, candidate = GATES[type(module)]
-    rows = slice(candidate * hidden, (candidate + 1) * hidden)
+    gate = STATE_GATE[type(module)]
+    rows = slice(gate * hidden, (gate + 1) * hidden)
     read = source or plain(0, torch.zeros(module.input_size).long())
     zero = _all_read(into[rows], read.zero)
     for key in ("bias_ih_l0", "bias_hh_l0") if module.bias else ():
@@ -174,7 +173,7 @@ def _hidden_units(step: Step, source: Flow | None) -> Flow:
         foldable = source.even if module.bias else source.zero
         reads.append((weights["weight_ih_l0"], into, source, foldable))
     for weight, live, units, foldable in reads:
-        matrix, makes = _matrix(weight.detach()), flow.units.repeat(gates)
+        matrix, makes = _matrix(weight.detach()), flow.units.repeat(len(into) // hidden)
         ledger.readers.append(
             Reader(step.name, "bias_ih_l0", matrix, live, units, makes, foldable, refusal)
         )
@@ -352,10 +351,7 @@ def size(step: Step) -> Flows:
 
 
 Rules = dict[Kind, Callable[[Step], Flows]]
-_POINTWISE = (
-    *(Kind.POINTWISE, Kind.CAST, Kind.SAME),
-    *(Kind.RECTIFIER, Kind.DROPOUT, Kind.PRELU),
-)
+_POINTWISE = (Kind.POINTWISE, Kind.PRELU, Kind.DROPOUT, Kind.CAST, Kind.SAME)
 _POSITIONS = (
     *(Kind.MAX_POOL, Kind.AVERAGE_POOL, Kind.ADAPTIVE_AVERAGE_POOL, Kind.ADAPTIVE_MAX_POOL),
     *(Kind.PAD, Kind.UPSAMPLE),

@@ -43,7 +43,6 @@ class Converter:
         self.new = NewGraph()
         self.calls = Counter(n.target for n in self.old.nodes if n.op == "call_module")
         self.rules: dict[Kind, Callable[..., Value | None]] = {
-            Kind.RECTIFIER: self._pointwise,
             Kind.POINTWISE: self._pointwise,
             Kind.SAME: lambda node, value: value,
             Kind.SUM: self._of_two,
