@@ -258,14 +258,14 @@ FAULTS = (
         "network/graph.py",
         "any(self.place[user] > self.place[n] for user in node.users)",
         "any(self.place[user] < self.place[n] for user in node.users)",
-        "test_tracing_careful.py",
+        "test_tracing.py",
     ),
     Fault(
         "sigmoid-of-zero-is-zero",
         "network/operations.py",
         '"sigmoid hardsigmoid logsigmoid softplus cos erfc", layouts=True)',
         '"sigmoid hardsigmoid logsigmoid softplus cos erfc", zero=True, layouts=True)',
-        "test_operations.py",
+        "test_tracing.py",
     ),
     Fault(
         "reset-gate-closed",
