@@ -1,6 +1,7 @@
 """What methods that train are given: mistakes are told in words, the user's own is left alone."""
 
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import snip
-from snip.methods import METHODS, during
+from snip.methods import METHODS
 from snip.methods.kinds import DuringTraining
-from snip.scoring import checks
 from snip.training import TrainConfig
 
 TRAINING = [name for name, method in METHODS.items() if isinstance(method, DuringTraining)]
@@ -160,15 +160,15 @@ def test_data_is_looked_at_once_before_it_is_trained_on() -> None:
     assert loader.started == 2
 
 
-def test_a_network_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    looked = checks.scorable_parameters
+def test_each_parameter_is_asked_about_once() -> None:
+    asked: Counter[str] = Counter()
 
-    def counted(*args: Any) -> Any:
-        calls.append(args)
-        return looked(*args)
+    def weights(name: str, layer: nn.Module, parameter: nn.Parameter) -> bool:
+        asked[name] += 1
+        return parameter.ndim > 1
 
-    monkeypatch.setattr(during, "scorable_parameters", counted)
-    masks = snip.prune(network(), [(inputs(), LABELS)], sparsity=0.5, method="lwc", training=TINY)
-    assert len(calls) == 1
+    settings: dict[str, Any] = {"sparsity": 0.5, "method": "lwc", "training": TINY}
+    snip.prune(network(), [(inputs(), LABELS)], params=weights, **settings)
+    assert asked == {"0.weight": 1, "0.bias": 1, "2.weight": 1, "2.bias": 1}
+    masks = snip.prune(network(), [(inputs(), LABELS)], **settings)
     assert masks.provenance.left_out == {"0.bias": "bias, kept", "2.bias": "bias, kept"}

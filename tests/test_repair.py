@@ -12,6 +12,7 @@ from torch import nn
 import snip
 from snip.masks import empty_layers
 from snip.network.calls import Call
+from snip.network.network import Network
 from snip.network.paths import Reach
 from snip.selection.repair import with_a_path
 
@@ -71,7 +72,7 @@ def test_layers_that_do_not_meet_are_found_though_none_is_empty():
     first[0, 0] = second[0, 1] = True
     masks = snip.Masks({"0.weight": first, "1.weight": second})
     call = Call((torch.ones(5, 3),), {})
-    same, said = heard(lambda: with_a_path(model, masks, call, None, repair=True))
+    same, said = heard(lambda: with_a_path(Network.of(model), masks, call, None, repair=True))
     assert same is masks
     assert "too little is left of '0.weight', '1.weight'" in said[0]
     assert "no path" in said[0]
@@ -145,6 +146,6 @@ def test_no_selection_is_made_that_is_not_tried():
         return masks
 
     with pytest.warns(snip.SnipWarning, match="Tried in vain"):
-        with_a_path(model, masks, Call((torch.ones(5, 3),), {}), select, repair=True)
+        with_a_path(Network.of(model), masks, Call((torch.ones(5, 3),), {}), select, repair=True)
     assert len(asked) == 3
     assert not any("sparsity" in settings for settings in asked)

@@ -88,7 +88,7 @@ FAULTS = (
     ),
     Fault(
         "survivor-that-is-gone",
-        "selection/survivors.py",
+        "selection/select.py",
         "allowed = score if inside is None else score.where(inside.to(score.device), -torch.inf)",
         "allowed = score",
         "test_normed_pruning.py",
@@ -125,8 +125,8 @@ FAULTS = (
     Fault(
         "small-scale-lost",
         "scoring/waking.py",
-        "part.parameter.fill_(part.value)",
-        "part.parameter.zero_()",
+        "part.facts.tensor.fill_(part.value)",
+        "part.facts.tensor.zero_()",
         "test_waking.py",
     ),
     # Methods.

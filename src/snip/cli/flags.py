@@ -12,19 +12,20 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple, get_type_hints
 
-from snip.algorithm import BIASES, BUDGETS
 from snip.cli.options import FLAGS, PRUNING, TRAINING, WHAT
 from snip.common.files import write_json
 from snip.engine.choice import ENGINES
 from snip.methods.controls import CONTROLS, NONE
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
+from snip.network.network import BIASES
 from snip.network.untouched import BATCH_NORM_MODES
 from snip.runs import METHODS, PROTOCOLS, RunConfig
 from snip.runs.config import LABELS
 from snip.scoring.settings import REDUCTIONS
 from snip.selection.budgets import SCOPES
 from snip.selection.granularity import GRANULARITIES
+from snip.selection.request import BUDGETS
 from snip.training import OPTIMIZERS, SCHEDULES, TrainConfig
 from snip.training.schedule import first_training
 

@@ -35,9 +35,8 @@ def chosen_length(
     """The configuration to run in place of the `whole` schedule: one that was begun, or chosen."""
     model = resolve_model(whole.model, whole.dataset)
     if whole.sparsity:
-        Network.of(
-            model
-        ).require_competing()  # whatever would be refused later is told before any question
+        # What would be refused later is refused before any question.
+        Network.of(model).require_competing()
     for config in (whole, *map(with_epochs, OFFERED)):
         if _begun(config, place_of(config)):
             return config

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from functools import cache
 from typing import Any, cast
 
 from torch import nn
@@ -17,20 +15,6 @@ from snip.distributed.wrappers import is_sharded, unwrap, wrappers
 # How processes share a model: whole in each, or a part in each.
 REPLICATED, SHARDED = "DistributedDataParallel", "fully_shard"
 DDP = nn.parallel.DistributedDataParallel
-_REPLICA: ContextVar[tuple[nn.Module, Ranks] | None] = ContextVar("replica", default=None)
-
-
-@contextmanager
-def replica(model: nn.Module, ranks: Ranks) -> Iterator[None]:
-    """Inside the block a plain module is known as one that these processes hold a replica of each.
-
-    For trainers, which wrap the model in DDP elsewhere. A sharded model remains one.
-    """
-    before = _REPLICA.set(None if ranks.alone else (unwrap(model), ranks))
-    try:
-        yield
-    finally:
-        _REPLICA.reset(before)
 
 
 def ranks_of(model: nn.Module) -> Ranks:
@@ -39,7 +23,7 @@ def ranks_of(model: nn.Module) -> Ranks:
         if isinstance(module, DDP):
             return Ranks(module.process_group)
     split = {name: p for name, p in resharded(model).named_parameters() if is_sharded(p)}
-    return ranks_of_tensors(split) if split else _ranks_of_replica(model) or ALONE
+    return ranks_of_tensors(split) if split else ALONE
 
 
 def sharing(model: nn.Module) -> str | None:
@@ -57,7 +41,7 @@ def sharing(model: nn.Module) -> str | None:
                     "parallel?), which is not supported: use fully_shard alone, or DDP."
                 )
         return SHARDED
-    return REPLICATED if _is_replicated(model) or _ranks_of_replica(model) else None
+    return REPLICATED if _is_replicated(model) else None
 
 
 def resharded(model: nn.Module) -> nn.Module:
@@ -106,20 +90,21 @@ def _is_replicated(model: nn.Module) -> bool:
     return any(isinstance(module, DDP) for module in wrappers(model))
 
 
-def _ranks_of_replica(model: nn.Module) -> Ranks | None:
-    known = _REPLICA.get()
-    return known[1] if known is not None and unwrap(model) is known[0] else None
-
-
 def is_fsdp(module: nn.Module) -> bool:
-    """Whether `fully_shard` wrapped it; by name, so that FSDP is not imported for the question."""
-    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+    """True if `fully_shard` wrapped the module."""
+    return _is_kind(cast(Any, type(module)), "FSDPModule")
+
+
+@cache
+def _is_kind(kind: type, name: str) -> bool:
+    """True for a class of this name, or one derived from it: FSDP is not imported to ask."""
+    return any(base.__name__ == name for base in kind.__mro__)
 
 
 def _refuse_others(model: nn.Module, plain: nn.Module) -> None:
     """Refuse FSDP1, and DDP of a part of the model: each process would score by itself."""
     for name, module in model.named_modules():
-        if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):
+        if _is_kind(cast(Any, type(module)), "FullyShardedDataParallel"):
             raise InputError(f"{name or 'the model'!r} is wrapped in {FSDP1}")
     for name, module in plain.named_modules():
         if isinstance(module, DDP):

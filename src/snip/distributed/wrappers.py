@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import cast
 
 import torch
@@ -36,12 +37,17 @@ def wrappers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether torch.compile made the module; dynamo takes long to import, so it is not imported."""
+    """True if torch.compile made the module; dynamo takes long to import, so it is not imported."""
     dynamo = sys.modules.get("torch._dynamo")
     return dynamo is not None and isinstance(model, dynamo.OptimizedModule)
 
 
 def is_sharded(parameter: torch.Tensor) -> bool:
-    """Whether a parameter is split over processes (FSDP, tensor parallel)."""
+    """True if a parameter is split over ranks (FSDP, tensor parallel)."""
+    return _is_sharded_kind(type(parameter))
+
+
+@cache
+def _is_sharded_kind(kind: type) -> bool:
     # By name: DTensor takes a while to import, and few models have one.
-    return any(kind.__name__ in ("DTensor", "FlatParameter") for kind in type(parameter).__mro__)
+    return any(base.__name__ in ("DTensor", "FlatParameter") for base in kind.__mro__)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from snip.algorithm import BUDGETS
 from snip.data.dataset import Dataset
 from snip.methods import named_method
 from snip.runs import RunConfig, scoring_batches
 from snip.runs.exploring import network_to_score
 from snip.selection.costs import count_uses, element_flops, flops
+from snip.selection.request import BUDGETS
 from snip.selection.select import select
 from snip.training.config import TrainConfig
 from snip.training.parts import seeded

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.algorithm import checked_settings, prune
+from snip.algorithm import checked_request, prune
 from snip.common.errors import InputError, imported, nearest, warn
-from snip.distributed.models import replica
 from snip.distributed.ranks import ALONE, Ranks, everybody
 from snip.distributed.wrappers import unwrap
 from snip.integrations.in_place import accelerate_in_place, densify_in_place
 from snip.masks import Masks, Provenance, held_masks
 from snip.network.calls import Call, device_of, mapped
+from snip.network.network import Network
 from snip.network.untouched import undisturbed
 
 TAKEN = ("model", "batches", "sparsity", "training")  # of `prune`, what a trainer decides itself
@@ -40,7 +40,7 @@ class Pruning:
         # A network that holds masks is not pruned, and needs no sparsity.
         settings = {name: value for name, value in options.items() if name not in OF_NETWORK}
         if sparsity is not None:
-            checked_settings(sparsity=sparsity, **settings)
+            checked_request(sparsity=sparsity, **settings)
         self.sparsity, self.accelerate, self.options = sparsity, accelerate, dict(options)
         self.masks: Masks | None = None  # of the network that is or was trained
         self.given: Masks | None = None  # those of a checkpoint, for the next start
@@ -69,8 +69,7 @@ class Pruning:
             with ranks.together(), undisturbed(network):
                 batch = _on_device(first(), device_of(network))
         if masks is None:
-            with replica(network, ranks):
-                masks = self._pruned(network, batch, loss)
+            masks = self._pruned(network, ranks, batch, loss)
         masks.apply(network)
         if fast and self._inputs is None:
             with _noted(network, self), undisturbed(network), torch.no_grad():
@@ -112,11 +111,15 @@ class Pruning:
             about = Provenance.from_dict(json.loads(state["provenance"]))
             self.given = Masks(state["masks"], about)
 
-    def _pruned(self, network: nn.Module, batch: Any, loss: Callable[[Any], Any]) -> Masks:
+    def _pruned(
+        self, network: nn.Module, ranks: Ranks, batch: Any, loss: Callable[[Any], Any]
+    ) -> Masks:
         settings = {**self.options, "loss_fn": lambda _network, batch: loss(batch)}
+        # The trainer wraps the network elsewhere.
+        whole = Network.of(network, settings.pop("params", None), replicas=ranks)
         with _noted(network, self):
             # In a list: of a batch that is a list of tensors no other meaning is possible then.
-            return prune(network, [batch], sparsity=self.sparsity, **settings)
+            return prune(whole, [batch], sparsity=self.sparsity, **settings)
 
 
 @contextmanager

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
 from snip.common.errors import InputError, KindError, nearest
 from snip.methods.dns import DNS
 from snip.methods.erk import ERK
@@ -21,7 +27,10 @@ from snip.methods.svd import SVD
 from snip.methods.sws import SWS
 from snip.methods.synflow import SYNFLOW
 from snip.methods.weight_gradient import WEIGHT_GRADIENT
-from snip.scoring.batches import name_of
+from snip.network.network import Network
+from snip.network.parameters import Predicate
+from snip.scoring.batches import LossFn, name_of
+from snip.scoring.gradients import Scores
 from snip.selection.budgets import Scope
 
 METHODS: dict[str, Method] = {
@@ -61,10 +70,27 @@ def named_method(method: str | Score | Method) -> tuple[str, AtInitialisation]:
             )
         return method, found
     if isinstance(method, AtInitialisation):
-        return name_of(method.score), method
+        return name_of(method.score), replace(method, score=_on_module(method.score))
     if not callable(method):
         raise KindError(f"method is {method!r}: give a name such as 'snip', or a function.")
-    return name_of(method), AtInitialisation(method, OWN)
+    return name_of(method), AtInitialisation(_on_module(method), OWN)
+
+
+def _on_module(score: Score) -> Callable[..., Scores]:
+    """A user's function, called with the module as they gave it; ours take a Network."""
+
+    def scored(
+        model: nn.Module | Network,
+        batches: Any,
+        loss_fn: LossFn | None = None,
+        *,
+        params: Predicate | None = None,
+        **settings: Any,
+    ) -> Scores:
+        network = Network.of(model, params)
+        return score(network.given, batches, loss_fn, params=network.choice, **settings)
+
+    return scored
 
 
 def training_method(method: object) -> tuple[str, DuringTraining] | None:

@@ -24,10 +24,11 @@ from snip.common.errors import warn
 from snip.masks import Masks
 from snip.methods import AtInitialisation, Score, named_method
 from snip.methods.random import fresh_generator
+from snip.network.network import Network
 from snip.scoring.gradients import Scores
 from snip.selection.budgets import layers
 from snip.selection.granularity import Element, Granularity
-from snip.selection.survivors import with_survivors
+from snip.selection.select import with_survivors
 
 SHUFFLE, RANDOM, REDRAW, INVERT = "shuffle", "random", "redraw", "invert"
 NONE = "none"
@@ -92,7 +93,9 @@ def _drawn(
     for names in groups:
         scores = {name: torch.rand(masks[name].shape, generator=generator) for name in names}
         if model is not None:
-            scores = with_survivors(model, scores, group_size=granularity.group_size)
+            scores = with_survivors(
+                Network.of(model).normed, scores, group_size=granularity.group_size
+            )
         count = sum(int(masks[name].count_nonzero()) for name in names)
         kept |= granularity.keep(scores, count)
     drawn = Masks({name: kept[name] for name in masks}, masks.provenance)

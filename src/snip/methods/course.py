@@ -15,9 +15,9 @@ from snip.distributed.wrappers import unwrap
 from snip.masks import Masks, held_masks
 from snip.methods.schedules import Rounds
 from snip.network.calls import device_of
+from snip.network.network import Network
 from snip.selection.budgets import kept_count, left_in
-from snip.selection.select import select
-from snip.selection.survivors import with_survivors
+from snip.selection.select import select, with_survivors
 from snip.training.config import TrainConfig
 from snip.training.phases import Phases
 
@@ -73,7 +73,7 @@ class Course:
     def keep(self, scores: Mapping[str, torch.Tensor], sparsity: float | None = None) -> Masks:
         """Masks that keep exactly as many of the highest scores, of what the model still has."""
         within = held_masks(self.model)
-        scores = with_survivors(self.model, scores, within=within)
+        scores = with_survivors(Network.of(self.model).normed, scores, within=within)
         asked = self.sparsity if sparsity is None else sparsity
         return select(scores, sparsity=asked, within=within)
 

@@ -22,11 +22,10 @@ from snip.network.layout import is_weight
 from snip.network.network import Network
 from snip.network.parameters import Predicate
 from snip.scoring.batches import is_pair_of_tensors, one_sample
-from snip.scoring.checks import scorable_parameters
 from snip.selection.budgets import OWN, checked_sparsity, kept_count
-from snip.selection.checks import require_left, require_some_kept
 from snip.selection.costs import uses
 from snip.selection.repair import with_a_path
+from snip.selection.select import require_left, require_some_kept
 from snip.training.config import TrainConfig
 from snip.training.loss import why_no_loss
 from snip.training.parts import Data, data_for, data_of
@@ -45,7 +44,7 @@ def competing(
 
     Where the published method leaves biases alone they all stay, and do not count.
     """
-    chosen = scorable_parameters(model, params)
+    chosen = Network.of(model, params).require_scorable()
     chosen = {n: p for n, p in chosen.items() if method.biases or is_weight(p.shape)}
     require_layers(name, unwrap(model), chosen, method.layers)
     if not method.norms:
@@ -90,7 +89,7 @@ def prune_in_phases(
     )
     masks.apply(model)
     # Nothing is repaired, which would not be the method any more; but the user hears of it.
-    with_a_path(model, masks, Call((inputs,), {}), None, repair=False)
+    with_a_path(Network.of(model), masks, Call((inputs,), {}), None, repair=False)
     return masks
 
 

@@ -18,7 +18,7 @@ ROUNDS = 60  # as in the authors' command
 
 
 def force(
-    model: nn.Module,
+    model: nn.Module | Network,
     batches: Any,
     loss_fn: LossFn | None = None,
     *,
@@ -32,8 +32,9 @@ def force(
     scores as much as it would move the loss if it came back. `dense` has the weights w by name;
     without it they are the model's own, and the score is SNIP's.
     """
-    weights = dense or Network.of(model, params).require_competing()
-    gradients = accumulated_gradients(model, batches, loss_fn, params=params, scoring=scoring)
+    network = Network.of(model, params)
+    weights = dense or network.require_competing()
+    gradients = accumulated_gradients(network, batches, loss_fn, params=None, scoring=scoring)
     return {name: g.mul_(weights[name].detach()).abs_() for name, g in gradients.items()}
 
 

@@ -28,7 +28,7 @@ SIGNED = "abs_of_sum"  # the reduction that keeps signs until the batches are ad
 
 
 def grasp(
-    model: nn.Module,
+    model: nn.Module | Network,
     batches: Any,
     loss_fn: LossFn | None = None,
     *,
@@ -43,14 +43,15 @@ def grasp(
     of 200; a loss of the user's is taken as it is.
     """
     _check_reduction(scoring)
-    weights = Network.of(model, params).require_competing()
+    network = Network.of(model, params)
+    weights = network.require_competing()
     kept = list(as_batches(batches))  # g is needed whole before the second pass
     loss_fn = loss_fn or partial(cross_entropy, temperature=TEMPERATURE)
-    settings: dict[str, Any] = {"params": params, "scoring": scoring}
-    gradient = accumulated_gradients(model, iter(kept), loss_fn, **settings)
+    accumulated = partial(accumulated_gradients, network, loss_fn=loss_fn, params=None)
+    gradient = accumulated(iter(kept), scoring=scoring)
     product = partial(hessian_product, list(gradient.values()))
     with _twice_differentiable():
-        products = accumulated_gradients(model, iter(kept), loss_fn, **settings, derivative=product)
+        products = accumulated(iter(kept), scoring=scoring, derivative=product)
     return {name: product.mul_(weights[name].detach()) for name, product in products.items()}
 
 

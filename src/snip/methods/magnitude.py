@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.distributed.models import resharded
 from snip.methods.kinds import ANYHOW, WEIGHTS, AtInitialisation, Needs
 from snip.network.network import Network
 from snip.network.parameters import Predicate
@@ -17,7 +16,7 @@ from snip.scoring.settings import Scoring
 
 
 def magnitude(
-    model: nn.Module,
+    model: nn.Module | Network,
     batches: Any = None,
     loss_fn: LossFn | None = None,
     *,
@@ -25,7 +24,7 @@ def magnitude(
     scoring: Scoring = Scoring(),
 ) -> Scores:
     """|w| per parameter name. In one ranking, layers with many inputs lose the most."""
-    weights = Network.of(resharded(model), params).require_competing()
+    weights = Network.of(model, params).require_competing()
     return {
         name: weight.detach().to(torch.promote_types(weight.dtype, torch.float32)).abs()
         for name, weight in weights.items()

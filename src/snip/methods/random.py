@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.distributed.models import ranks_of
 from snip.distributed.shards import part, sharded_like
 from snip.methods.kinds import ANYHOW, NOTHING, AtInitialisation, Needs
 from snip.network.network import Network
@@ -18,7 +17,7 @@ from snip.scoring.settings import Scoring
 
 
 def random_scores(
-    model: nn.Module,
+    model: nn.Module | Network,
     batches: Any = None,
     loss_fn: LossFn | None = None,
     *,
@@ -31,11 +30,9 @@ def random_scores(
     """
     generator = fresh_generator()
     # Processes that share a model all draw what the first of them would.
-    generator.manual_seed(ranks_of(model).first(generator.initial_seed()))
-    return {
-        name: _drawn(p, generator)
-        for name, p in Network.of(model, params).require_competing().items()
-    }
+    network = Network.of(model, params)
+    generator.manual_seed(network.ranks.first(generator.initial_seed()))
+    return {name: _drawn(p, generator) for name, p in network.require_competing().items()}
 
 
 def _drawn(parameter: nn.Parameter, generator: torch.Generator) -> torch.Tensor:

@@ -1,13 +1,12 @@
-"""Pruning in rounds: score, remove a part, score what is left, until the last round's scores."""
+"""Score a network by a method: once, or in rounds that each remove a part."""
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -15,163 +14,197 @@ from torch import nn
 
 from snip.common.errors import InputError, SnipWarning, warn
 from snip.common.progress import track
-from snip.distributed.models import SHARDED, ranks_of, sharing
 from snip.distributed.shards import local, part, ranks_of_tensors, sharded_like
-from snip.distributed.wrappers import unwrap
-from snip.masks import Masks
+from snip.masks import Masks, held_masks
 from snip.methods.kinds import DATA, NOTHING, AtInitialisation
 from snip.methods.schedules import one_shot
-from snip.network.calls import Call, shared_call
-from snip.network.norms import normed_weights
-from snip.network.parameters import Predicate
+from snip.network.calls import Call, example, shared_call
+from snip.network.network import Network
 from snip.network.reader import LearnedOutputs
 from snip.network.untouched import undisturbed
-from snip.scoring.batches import LossFn, SeenBatches, cross_entropy, name_of
+from snip.scoring.batches import Data, LossFn, cross_entropy, look, name_of
 from snip.scoring.gradients import Scores
-from snip.scoring.looking import look
 from snip.scoring.settings import Scoring
-from snip.scoring.waking import scored_awake, silent_scores
-from snip.selection.budgets import Scope
-from snip.selection.costs import Uses, count_uses
+from snip.scoring.waking import check_signal, scored_awake, silent_scores, zero_biases
+from snip.selection.costs import Uses, count_uses, element_flops
+from snip.selection.granularity import Granularity
+from snip.selection.request import Request
+from snip.selection.select import Selection
 
 
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What one forward showed of how the model is used."""
+
+    uses: Uses  # of each weight, per sample
+    call: Call | None = None  # the first call of the model
+    learned: LearnedOutputs | None = None  # the outputs on which the loss depends
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Scores, and what was seen while they were made: ready to be selected from."""
+
+    scores: Scores
+    silent: tuple[str, ...]  # layers on which the loss does not depend
+    seen: Seen
+    selection: Selection
+    request: Request  # with the granularity bound to the network
+    about: Mapping[str, Any]  # fields of the provenance
+
+    def select(self, **changes: Any) -> Masks:
+        """Masks by the request, or by the request with some fields changed."""
+        masks = self.selection.masks(self.scores, replace(self.request, **changes))
+        return masks.with_provenance(**self.about)
+
+
+@dataclass(frozen=True, eq=False)
 class Scorer:
-    """Scores one model by a method, and notes what a forward shows of how the model is used."""
+    """How a network is scored: by which method, on which data, with which settings."""
 
-    def __init__(
-        self,
-        method: AtInitialisation,
-        model: nn.Module,
-        batches: Any,
-        loss_fn: LossFn | None,
-        params: Predicate | None,
-        scoring: Scoring,
-    ) -> None:
-        self.method, self.model, self.loss_fn, self.scoring = method, model, loss_fn, scoring
-        self.params = params
-        self.seen = SeenBatches(batches, scoring.batch_dim)
-        if method.reads != DATA or method.rounds is not one_shot:
-            self.seen.keep()
-        self.uses: Uses = {}  # of each weight, per sample
-        self.call: Call | None = None  # what the model was first called with
-        self.learned: LearnedOutputs | None = None  # the outputs on which the loss depends
-        self.rounds = 1
-
-    def again(self, scoring: Scoring) -> Scorer:
-        """The same by another way of scoring, on the same batches."""
-        other = copy.copy(self)
-        other.scoring, other.seen, other.rounds = scoring, copy.copy(self.seen), 1
-        return other
+    network: Network
+    method: AtInitialisation
+    data: Data
+    loss_fn: LossFn | None
+    scoring: Scoring
 
     def scores(self, dense: Scores | None = None) -> Scores:
-        """The scores of the model as it is; `dense` has the weights before any round."""
+        """The scores of the network as it is; `dense` has the weights before any round."""
         returning = {"dense": dense} if self.method.returns else {}
         return self.method.score(
-            self.model,
-            self.seen,
-            self.loss_fn,
-            params=self.params,
-            scoring=self.scoring,
-            **returning,
+            self.network, self.data, self.loss_fn, scoring=self.scoring, **returning
         )
 
-    def awake(self) -> AbstractContextManager[Scores]:
-        """Gives the first round's scores, with parts that start at zero awake inside the block."""
+    def awake(self, score: Callable[[], Scores]) -> AbstractContextManager[Scores]:
+        """Call `score` with the parts that start at zero awake, and keep them so inside."""
         blind = self.method.reads == NOTHING
         zero_parts = "as-is" if blind else self.scoring.zero_parts
-        return scored_awake(self.model, self.seen, self.params, zero_parts, self._first)
+        repeatable = self.data.can_be_read_again
+        return scored_awake(self.network, zero_parts, score, repeatable=repeatable)
 
-    def _first(self) -> Scores:
-        reads_data = self.method.reads == DATA
-        # Of parts of layers, or of a model that nobody has called, no paths can be followed.
-        if sharing(self.model) == SHARDED or self.seen.none_given:
-            return self.scores()
-        with count_uses(self.model) as counter:
-            if reads_data:
-                scores = self.scores()
+    def score(self, request: Request) -> Scored:
+        """Score, in rounds if the method has some; the network is left as found."""
+        watch = _Watch(self)
+        within = held_masks(self.network.module)
+        with self.awake(watch.scores) as scores:
+            silent = check_signal(self.network, scores)
+            seen = watch.seen
+            costs = element_flops(scores, seen.uses) if request.by_cost else None
+            selection = Selection(self.network, within, costs)
+            bound = replace(request, granularity=self._bound(request.granularity, seen.call))
+            scores, rounds = _in_rounds(self, scores, selection, bound)
+        about = {
+            **self._provenance(),
+            "rounds": rounds,
+            "uses": seen.uses,
+            "zero_biases": zero_biases(self.network, scores),
+        }
+        return Scored(scores, tuple(silent), seen, selection, bound, about)
+
+    def _bound(self, granularity: Granularity, call: Call | None) -> Granularity:
+        """The granularity, bound to the network."""
+        inputs = None
+        if granularity.needs_inputs:
+            model = self.network.given
+            if call is not None:
+                inputs = call.inputs(model)
+            else:  # a loss may call parts of the model and never the whole
+                inputs = next((example(model, batch) for batch in self.data.batches), None)
+        return granularity.on(self.network.given, inputs)
+
+    def _provenance(self) -> dict[str, Any]:
+        about = {**self.data.provenance(), **asdict(self.scoring)}
+        if self.method.reads != DATA:  # one batch was looked at, and none was scored
+            return about | {"batches": 0, "samples": 0}
+        counts = self.network.ranks.everyones((self.data.count, self.data.samples))
+        about |= {"batches": sum(n for n, _ in counts), "samples": sum(n for _, n in counts)}
+        return about | {"loss": name_of(self.loss_fn or cross_entropy)}
+
+
+class _Watch:
+    """The first scoring, watched: it shows how the model is called and uses its weights."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer = scorer
+        self.seen = Seen({})
+
+    def scores(self) -> Scores:
+        """Score, and note what a forward shows."""
+        scorer, network = self.scorer, self.scorer.network
+        # Paths need whole layers, and a call to follow.
+        if network.sharded or scorer.data.none_given:
+            return scorer.scores()
+        by_data = scorer.method.reads == DATA
+        with count_uses(network.given) as counter:
+            if by_data:
+                scores = scorer.scores()
             else:
-                with ranks_of(self.model).together():
-                    look(self.model, self.seen, self.loss_fn)
-        # Processes that share the model must follow the same paths: those of the first one's call,
-        # to the outputs from which any of them learns.
-        ranks = ranks_of(self.model)
-        self.learned = LearnedOutputs.of_all(ranks.everyones(counter.learned))
-        self.uses = ranks.first(counter.uses)
-        self.call = shared_call(ranks, counter.call, self.model)
-        return scores if reads_data else self.scores()
-
-    def provenance(self) -> dict[str, Any]:
-        """What was scored, and how."""
-        about = {**self.seen.provenance(), **asdict(self.scoring)}
-        seen = ranks_of(self.model).everyones((self.seen.count, self.seen.samples))
-        about |= {"batches": sum(n for n, _ in seen), "samples": sum(n for _, n in seen)}
-        about |= {"rounds": self.rounds, "uses": self.uses}
-        if self.method.reads == DATA:
-            return about | {"loss": name_of(self.loss_fn or cross_entropy)}
-        return about | {"batches": 0, "samples": 0}  # one was looked at, and none was scored
+                with network.ranks.together():
+                    look(network, scorer.data, scorer.loss_fn)
+        # Ranks that share the model must follow the same paths: those of the first one's call, to
+        # the outputs from which any of them learns.
+        ranks = network.ranks
+        learned = LearnedOutputs.of_all(ranks.everyones(counter.learned))
+        uses = ranks.first(counter.uses)
+        self.seen = Seen(uses, shared_call(ranks, counter.call, network.given), learned)
+        return scores if by_data else scorer.scores()
 
 
-def in_rounds(
-    scorer: Scorer,
-    scores: Scores,
-    select: Callable[..., Masks],
-    sparsity: float,
-    scope: Scope,
-) -> Scores:
-    """The scores of the last round, from those of the first; the model is left as found.
+def _in_rounds(
+    scorer: Scorer, scores: Scores, selection: Selection, request: Request
+) -> tuple[Scores, int]:
+    """The scores of the last round, from those of the first, and the number of rounds.
 
-    `select(scores, sparsity=, scope=)` gives the masks of a round. Unless connections may return,
-    those that were removed rank below all others, in the order in which they went, so that a
-    repair of the last round's masks takes back the best of them.
+    Unless connections may return, those that were removed rank below all others, in the order in
+    which they went, so that a repair of the last round's masks takes back the best of them.
     """
-    steps = _steps(scorer.method, sparsity, scope)
+    steps = _requests_of_rounds(scorer.method, request)
+    rounds = 1
     if not steps:
-        return scores
-    weights = _named(scorer.model, scores)
+        return scores, rounds
+    network = scorer.network
+    weights = {name: network.parameters[name].tensor for name in scores}
     dense = {name: weight.detach().clone() for name, weight in weights.items()}
     masks: Masks | None = None
-    with undisturbed(scorer.model), _given_back(weights, dense):
+    with undisturbed(network.given), _given_back(weights, dense):
         for step in track(steps, description="rounds", total=len(steps)):
-            chosen = _chosen(select, scores, step)
+            chosen = _early_masks(selection, scores, step)
             if chosen is None or chosen == masks:
                 continue  # the scores would be the same
             masks = chosen
-            _put(scorer.model, weights, dense, masks)
-            found = scorer.scores(dense)
-            if len(silent_scores(found)) == len(found):
+            _write(network, weights, dense, masks)
+            rescored = scorer.scores(dense)
+            if len(silent_scores(rescored)) == len(rescored):
                 _warn_of_silence(masks)
                 break
-            scores = found if scorer.method.returns else _removed_last(found, scores, masks)
-            scorer.rounds += 1
-    return scores
+            scores = rescored if scorer.method.returns else _removed_last(rescored, scores, masks)
+            rounds += 1
+    return scores, rounds
 
 
-def _steps(method: AtInitialisation, sparsity: float, scope: Scope) -> list[dict[str, Any]]:
-    """What is asked of `select` in each round but the last."""
-    sparsities = method.rounds(sparsity)[:-1]
-    if isinstance(scope, str):
-        return [{"sparsity": step, "scope": scope} for step in sparsities]
-    own = {name: method.rounds(asked) for name, asked in scope.items()}
+def _requests_of_rounds(method: AtInitialisation, request: Request) -> list[Request]:
+    """The requests of all rounds but the last."""
+    if method.rounds is one_shot:
+        return []
+    early = replace(request, granularity=request.granularity.for_early_rounds, floor=request.least)
+    sparsities = method.rounds(request.sparsity)[:-1]
+    if isinstance(request.scope, str):
+        return [replace(early, sparsity=sparsity) for sparsity in sparsities]
+    own = {name: method.rounds(sparsity) for name, sparsity in request.scope.items()}
     return [
-        {"sparsity": step, "scope": {name: steps[index] for name, steps in own.items()}}
-        for index, step in enumerate(sparsities)
+        replace(early, sparsity=sparsity, scope={name: own[name][index] for name in own})
+        for index, sparsity in enumerate(sparsities)
     ]
 
 
-def _chosen(select: Callable[..., Masks], scores: Scores, step: dict[str, Any]) -> Masks | None:
-    """The masks of a round on the way; None if there are none."""
+def _early_masks(selection: Selection, scores: Scores, request: Request) -> Masks | None:
+    """The masks of an early round; None if there are none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SnipWarning)  # the last round says it
         # A model that is pruned already may have less left in a layer than an early round asks.
         with suppress(InputError):
-            return select(scores, **step)
+            return selection.masks(scores, request)
     return None
-
-
-def _named(model: nn.Module, scores: Scores) -> dict[str, nn.Parameter]:
-    """The parameters that are scored, by name."""
-    parameters = dict(unwrap(model).named_parameters())
-    return {name: parameters[name] for name in scores}
 
 
 @contextmanager
@@ -186,26 +219,26 @@ def _given_back(weights: Mapping[str, nn.Parameter], dense: Scores) -> Iterator[
 
 
 @torch.no_grad()
-def _put(
-    model: nn.Module, weights: Mapping[str, nn.Parameter], dense: Scores, masks: Masks
+def _write(
+    network: Network, weights: Mapping[str, nn.Parameter], dense: Scores, masks: Masks
 ) -> None:
     """Write the weights that the masks keep, and zeros elsewhere."""
     for name, weight in weights.items():
         whole, kept = local(dense[name]), part(masks[name], weight).to(weight.device)
         local(weight).copy_(torch.where(kept, whole, whole.new_zeros(())))
-    for name, normed in normed_weights(unwrap(model)).items():
+    for name, normed in network.normed.items():
         if name in masks:
             normed.renew()
 
 
-def _removed_last(found: Scores, before: Scores, masks: Masks) -> Scores:
-    """The scores found, and below them those that removed connections had before."""
-    ranks = ranks_of_tensors(found)
+def _removed_last(rescored: Scores, before: Scores, masks: Masks) -> Scores:
+    """The new scores, and below them those that removed connections had before."""
+    ranks = ranks_of_tensors(rescored)
     highest = max(ranks.everyones(max(_all(before, torch.max), default=-math.inf)))
-    lowest = min(ranks.everyones(min(_all(found, torch.min), default=math.inf)))
+    lowest = min(ranks.everyones(min(_all(rescored, torch.min), default=math.inf)))
     shift = 2 * max(0.0, highest - lowest)  # twice, so that none of them ties with one that stays
     ranked = {}
-    for name, score in found.items():
+    for name, score in rescored.items():
         kept = part(masks[name], score).to(score.device)
         own = torch.where(kept, local(score), local(before[name]) - shift)
         ranked[name] = sharded_like(own, score)
@@ -213,7 +246,7 @@ def _removed_last(found: Scores, before: Scores, masks: Masks) -> Scores:
 
 
 def _all(scores: Scores, rule: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
-    """What `rule` says of each tensor, of what this process has of it."""
+    """`rule` of the part of each tensor that this rank holds."""
     own = [local(score) for score in scores.values()]
     return [float(rule(score)) for score in own if score.numel()]
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from snip.common.errors import InputError
 from snip.methods.kinds import ANYHOW, AtInitialisation, Needs
+from snip.network.network import Network
 from snip.network.parameters import Predicate
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores, accumulated_gradients
@@ -17,7 +18,7 @@ from snip.scoring.settings import Scoring
 
 
 def connection_sensitivity(
-    model: nn.Module,
+    model: nn.Module | Network,
     batches: Any,
     loss_fn: LossFn | None = None,
     *,

@@ -16,8 +16,7 @@ from torch import nn
 from snip.common.checks import all_finite
 from snip.common.errors import InputError
 from snip.common.text import first_line
-from snip.distributed.models import REPLICATED, ranks_of
-from snip.distributed.wrappers import unwrap
+from snip.distributed.models import REPLICATED
 from snip.methods.kinds import WEIGHTS, AtInitialisation, Needs
 from snip.methods.schedules import exponential
 from snip.network.calls import Call, copy_of, shared_call, tensors_in
@@ -25,9 +24,8 @@ from snip.network.network import Network
 from snip.network.norms import attribute_names
 from snip.network.parameters import Predicate
 from snip.network.untouched import batch_norm_in
-from snip.scoring.batches import LossFn
+from snip.scoring.batches import LossFn, first_call
 from snip.scoring.gradients import Scores
-from snip.scoring.looking import first_call
 from snip.scoring.settings import Scoring
 
 ROUNDS = 100  # with few rounds, layers collapse at high sparsities
@@ -36,7 +34,7 @@ SHIFTS = ("bias", "running_mean")  # what adds to a signal instead of passing it
 
 
 def synflow(
-    model: nn.Module,
+    model: nn.Module | Network,
     batches: Any,
     loss_fn: LossFn | None = None,
     *,
@@ -48,9 +46,10 @@ def synflow(
     The first batch only shows how the loss calls the model: its real numbers become ones. Token
     ids and other whole numbers stay as they are, and embeddings take part as weights do.
     """
-    chosen = Network.of(model, params).require_competing()
-    args, kwargs = _ones(_seen(model, batches, loss_fn), scoring.batch_dim)
-    linear = linearized(unwrap(model))
+    network = Network.of(model, params)
+    chosen = network.require_competing()
+    args, kwargs = _ones(_seen(network, batches, loss_fn), scoring.batch_dim)
+    linear = linearized(network.module)
     weights = [linear.get_parameter(name) for name in chosen]
     with torch.inference_mode(False), torch.enable_grad(), batch_norm_in(linear, "eval"):
         total = _summed(_output(linear, args, kwargs))
@@ -75,15 +74,15 @@ def linearized(model: nn.Module) -> nn.Module:
     return linear
 
 
-def _seen(model: nn.Module, batches: Any, loss_fn: LossFn | None) -> Call:
+def _seen(network: Network, batches: Any, loss_fn: LossFn | None) -> Call:
     """How the loss calls the model.
 
     Each process may have seen another batch, of other whole numbers: the first one's counts.
     """
-    ranks = ranks_of(model)
+    ranks = network.ranks
     with ranks.together():
-        own = first_call(model, batches, loss_fn)
-    seen = shared_call(ranks, own, model)
+        own = first_call(network, batches, loss_fn)
+    seen = shared_call(ranks, own, network.given)
     if seen is None:
         raise InputError(
             "what the loss calls the model with cannot be sent to other processes (pickle): call "

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from snip.methods.kinds import ANYHOW, AtInitialisation, Needs
+from snip.network.network import Network
 from snip.network.parameters import Predicate
 from snip.scoring.batches import LossFn
 from snip.scoring.gradients import Scores, accumulated_gradients
@@ -14,7 +15,7 @@ from snip.scoring.settings import Scoring
 
 
 def weight_gradient(
-    model: nn.Module,
+    model: nn.Module | Network,
     batches: Any,
     loss_fn: LossFn | None = None,
     *,

@@ -12,9 +12,8 @@ from torch import nn
 
 from snip.common.errors import InputError
 from snip.common.text import listed
-from snip.distributed.models import REPLICATED, SHARDED, inner, ranks_of, sharing
+from snip.distributed.models import REPLICATED, SHARDED, inner, ranks_of, resharded, sharing
 from snip.distributed.ranks import Ranks
-from snip.distributed.wrappers import unwrap
 from snip.network.layout import Layout, LiveUnits, is_weight, layout_of
 from snip.network.norms import TORCH_PRUNED, NormedWeight, normed_weights
 from snip.network.parameters import (
@@ -88,7 +87,7 @@ class Network:
             return model
         if params is not None:
             check_predicate(params)
-        module = unwrap(model)
+        module = resharded(model)
         normed = normed_weights(module)
         places = parameter_places(module, normed)
         facts = {}
@@ -149,6 +148,11 @@ class Network:
             return REPLICATED
         return shared
 
+    @staticmethod
+    def ranks_of(model: nn.Module | Network) -> Ranks:
+        """The ranks that share a model which may not have been read yet."""
+        return model.ranks if isinstance(model, Network) else ranks_of(model)
+
     @cached_property
     def ranks(self) -> Ranks:
         """The ranks that share the model; this one alone for an ordinary module."""
@@ -161,7 +165,7 @@ class Network:
         return self.sharing == SHARDED
 
     @property
-    def callable(self) -> nn.Module:
+    def called(self) -> nn.Module:
         """The module to call while scoring: DDP is stripped, so that no collective runs."""
         return inner(self.given)
 

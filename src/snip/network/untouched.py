@@ -135,7 +135,8 @@ class Snapshot:
     def restore(self) -> None:
         """Give the model and the random state back what they had."""
         for _, now, before in self._containers.values():
-            if not _same_parts(now, before):
+            # Nearly all are a module's dicts of hooks, which are empty and stay so.
+            if (now or before) and not _same_parts(now, before):
                 now.clear()
                 (now.update if isinstance(now, (dict, set)) else now.extend)(before)
         for _, value, before, version in self._tensors.values():
@@ -147,21 +148,21 @@ class Snapshot:
         _set_random_state(self._devices, self._random)
 
     def _note(self, name: str, value: Any) -> None:
-        if type(value) in _PLAIN:  # nearly all attributes: asked first, because there are many
-            return
         if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
             self._tensors[id(value)] = name, value, value.detach().clone(), _version(value)
             if value.is_leaf:
                 self._leaves.add(id(value))
         elif isinstance(value, tuple):
             for part in value:
-                self._note(name, part)
+                if type(part) not in _PLAIN:
+                    self._note(name, part)
         elif type(value) in _CONTAINERS and id(value) not in self._containers:
-            # Most are a module's dicts of hooks, which are empty.
             self._containers[id(value)] = name, value, copy.copy(value) if value else _NOTHING
             parts = value.items() if isinstance(value, dict) else enumerate(value)
             for key, part in parts:
-                self._note(_joined(name, key), part)
+                # Asked here, because most attributes are plain values or empty.
+                if type(part) not in _PLAIN:
+                    self._note(_joined(name, key), part)
 
 
 def _only_with_statistics(module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -14,7 +14,6 @@ from snip.common.text import escaped, unforeseen
 from snip.data.dataset import Dataset
 from snip.experiments.fig2 import SPARSITIES
 from snip.masks import Masks
-from snip.methods.ranking import AUTO
 from snip.network.layout import is_weight
 from snip.page.finding import Run
 from snip.reports.pictures import COLOUR_MAP
@@ -22,6 +21,7 @@ from snip.reports.views import filters, pixels, tiled
 from snip.runs import RunConfig
 from snip.runs.exploring import class_maps, class_sizes, kept_by_sparsity, not_explorable
 from snip.runs.naming import SCORING
+from snip.selection.request import AUTO
 
 LAYER_SPARSITIES = (
     *(hundredths / 100 for hundredths in range(0, 95, 5)),

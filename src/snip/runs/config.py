@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from snip.algorithm import AUTO, BIASES, BUDGETS, COMPETE
 from snip.common.checks import check_fields, checked_number, checked_whole
 from snip.common.errors import InputError, KindError, nearest
 from snip.engine.choice import ENGINES
@@ -16,12 +15,13 @@ from snip.methods.controls import CONTROLS, NONE, REDRAW
 from snip.models import IMAGES, MODELS
 from snip.models.initializers import INITIALIZERS
 from snip.models.resolve import OWN
+from snip.network.network import BIASES, COMPETE
 from snip.network.untouched import BATCH_NORM_MODES
 from snip.runs import naming
 from snip.scoring.settings import REDUCTIONS, Scoring
-from snip.selection.budgets import SCOPES, Scope, checked_sparsity
-from snip.selection.checks import asked_sparsity, check_granularity, check_request
-from snip.selection.granularity import checked_granularity
+from snip.selection.budgets import SCOPES, checked_sparsity
+from snip.selection.granularity import Element, checked_granularity
+from snip.selection.request import AUTO, BUDGETS, Request
 from snip.training.config import TrainConfig
 from snip.training.schedule import first_training, paper_schedule
 
@@ -182,22 +182,22 @@ class RunConfig:
 
     def _check_numbers(self) -> None:
         self._set("sparsity", checked_sparsity(self.sparsity))
-        least = 0.0 if self.floor == AUTO else self.floor
-        scope = scope_of(self.method, METHODS[self.method], self.scope)
-        check_request(self.sparsity, scope, least, by_cost=self.budget == "flops")
-        self._check_granularity(scope, float(least))
+        granularity = checked_granularity(self.granularity)
+        Request(
+            sparsity=self.sparsity,
+            scope=scope_of(self.method, METHODS[self.method], self.scope),
+            floor=self.floor,
+            # The dense reference is the same for every granularity.
+            granularity=granularity if self.sparsity else Element(),
+            budget=self.budget,
+            biases=self.biases,
+        )
+        self._set("granularity", str(granularity))
         self._set("floor", AUTO if self.floor == AUTO else float(self.floor))
         self._set("decay", checked_number("decay", self.decay, below=1))
         checked_whole("score_batch_size", self.score_batch_size, least=1)
         checked_whole("score_batches", self.score_batches, least=1)
         checked_whole("seed", self.seed, least=0)
-
-    def _check_granularity(self, scope: Scope, least: float) -> None:
-        granularity = checked_granularity(self.granularity)
-        self._set("granularity", str(granularity))
-        if self.sparsity:  # the dense reference is the same for every granularity
-            asked_sparsity(granularity, self.sparsity)
-            check_granularity(granularity, scope, least, by_cost=self.budget == "flops")
 
     def _check_together(self) -> None:
         if self.train is not None and self.train.seed not in (0, self.seed):

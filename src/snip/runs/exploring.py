@@ -13,14 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.algorithm import KEEP
 from snip.common.errors import InputError, SnipWarning
 from snip.data.dataset import Dataset
 from snip.data.split import Split
 from snip.masks import Masks
 from snip.methods import METHODS, AtInitialisation, scope_of
 from snip.methods.controls import NONE
-from snip.methods.ranking import AUTO
 from snip.methods.rounds import Scorer
 from snip.methods.schedules import one_shot
 from snip.models.resolve import draw_network
@@ -30,8 +28,9 @@ from snip.reports.views import shares
 from snip.runs.config import RunConfig
 from snip.runs.run import scoring_batches
 from snip.runs.seeds import seeds_of
-from snip.scoring.checks import without_biases
+from snip.scoring.batches import Data
 from snip.scoring.gradients import Scores
+from snip.selection.request import AUTO
 from snip.selection.select import select
 from snip.training.parts import seeded
 
@@ -132,9 +131,10 @@ def _class_batch(config: RunConfig, dataset: Dataset, train_part: Split, label: 
 
 def _scores(config: RunConfig, model: nn.Module, batches: list[Batch]) -> Scores:
     method: Any = METHODS[config.method]
-    params = without_biases(model, None)[0] if config.biases == KEEP else None
-    scorer = Scorer(method, model, batches, None, params, config.scoring)
-    with seeded(config.seed, torch.device("cpu")), scorer.awake() as scores:
+    network = Network.of(model, biases=config.biases)
+    data = Data(batches, config.scoring.batch_dim)
+    scorer = Scorer(network, method, data, None, config.scoring)
+    with seeded(config.seed, torch.device("cpu")), scorer.awake(scorer.scores) as scores:
         return scores
 
 

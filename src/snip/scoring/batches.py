@@ -11,7 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from snip.common.errors import InputError, KindError
-from snip.network.calls import device_of, first_tensor
+from snip.distributed.steps import no_batches
+from snip.network.calls import Call, call, copied, device_of, first_tensor
+from snip.network.network import Network
+from snip.network.untouched import undisturbed
 
 Batch = Any
 LossFn = Callable[[nn.Module, Batch], torch.Tensor]
@@ -106,8 +109,8 @@ def batch_size(batch: Batch, dim: int = 0) -> int:
     return tensor.shape[dim]
 
 
-class SeenBatches:
-    """Batches that are counted on their way to the scoring, for the provenance."""
+class Data:
+    """The user's batches, counted on their way to the scoring for the provenance."""
 
     def __init__(self, batches: Any, batch_dim: int) -> None:
         self.batches, self.batch_dim = as_batches(batches), batch_dim
@@ -116,14 +119,14 @@ class SeenBatches:
 
     @property
     def none_given(self) -> bool:
-        """Whether there are no batches at all, as methods may have it that need none."""
+        """True if there are no batches at all, which some methods do without."""
         return isinstance(self.batches, tuple) and not self.batches
 
     @property
     def can_be_read_again(self) -> bool:
-        """Whether a second pass sees batches too; a generator is used up by the first.
+        """True if a second pass sees batches too; a generator is used up by the first.
 
-        They may be others: a DataLoader that shuffles draws them anew at every pass.
+        They may differ: a DataLoader that shuffles draws them anew at every pass.
         """
         return not isinstance(self.batches, Iterator)
 
@@ -144,13 +147,13 @@ class SeenBatches:
         return length_hint(self.batches)
 
     def provenance(self) -> dict[str, Any]:
-        """How many batches and samples went by, and what one sample looks like."""
-        found: dict[str, Any] = {"batches": self.count, "samples": self.samples}
-        return found if self.first is None else found | one_sample(self.first)
+        """Counts of the batches and samples that went by, and the shape of one sample."""
+        counts: dict[str, Any] = {"batches": self.count, "samples": self.samples}
+        return counts if self.first is None else counts | one_sample(self.first)
 
 
 def one_sample(inputs: torch.Tensor) -> dict[str, Any]:
-    """What one sample of a batch looks like, for the provenance."""
+    """Shape and dtype of one sample of a batch, for the provenance."""
     dtype = str(inputs.dtype).removeprefix("torch.")
     return {"input_shape": tuple(inputs.shape[1:]), "input_dtype": dtype}
 
@@ -190,9 +193,52 @@ def describe(value: Any) -> str:
 
 
 def is_pair_of_tensors(batch: Batch) -> bool:
-    """Whether a batch is (inputs, targets), as the default loss takes it."""
+    """True if a batch is (inputs, targets), as the default loss takes it."""
     return (
         isinstance(batch, (tuple, list))
         and len(batch) == 2
         and all(isinstance(part, torch.Tensor) for part in batch)
     )
+
+
+class _Called(BaseException):
+    """Ends a forward before it begins; no `except Exception` of a user's loss catches it."""
+
+
+def first_call(network: Network, batches: Any, loss_fn: LossFn | None) -> Call:
+    """The call that the loss makes on the first batch; the forward is not run."""
+    calls: list[Call] = []
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.append(Call(args, kwargs))
+        raise _Called
+
+    # First, because another hook may compute something.
+    handle = network.module.register_forward_pre_hook(note, with_kwargs=True, prepend=True)
+    try:
+        look(network, batches, loss_fn)
+    except _Called:
+        return calls[0]
+    finally:
+        handle.remove()
+    raise InputError("loss_fn does not call the model: it must use the model it is given.")
+
+
+def look(network: Network, batches: Any, loss_fn: LossFn | None) -> None:
+    """Call the model on the first batch in eval mode, for hooks; the model is left as found.
+
+    A batch without targets will do, unless there is a loss that wants them.
+    """
+    if loss_fn is not None:
+        checked_loss_fn(loss_fn)
+    for batch in map(copied, as_batches(batches)):
+        # Inference mode is left, because in it a view does not know its parameter.
+        own = network.called
+        with undisturbed(own), torch.inference_mode(False), torch.no_grad():
+            own.eval()
+            if loss_fn is not None:
+                loss_fn(own, batch)
+            else:
+                call(own, batch[0] if is_pair_of_tensors(batch) else batch)
+        return
+    raise no_batches()

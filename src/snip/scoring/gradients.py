@@ -16,7 +16,6 @@ from snip.common.errors import InputError
 from snip.common.memory import in_no_other_hands
 from snip.common.progress import track
 from snip.distributed.backward import backward_aside, gradient_by_backward
-from snip.distributed.models import SHARDED, inner, ranks_of, sharing
 from snip.distributed.ranks import Ranks
 from snip.distributed.shards import local, sharded_like
 from snip.distributed.steps import no_batches, steps
@@ -46,7 +45,7 @@ def gradient(loss: torch.Tensor, weights: Sequence[torch.Tensor]) -> Sequence[to
 
 
 def accumulated_gradients(
-    model: nn.Module,
+    model: nn.Module | Network,
     batches: Any,
     loss_fn: LossFn | None,
     *,
@@ -64,12 +63,13 @@ def accumulated_gradients(
     processes share the model, the batches are those of all of them.
     """
     scoring = checked_scoring(scoring)
-    ranks, sharded = ranks_of(model), sharing(model) == SHARDED
-    chosen = Network.of(model, params).require_competing()
+    network = Network.of(model, params)
+    ranks, sharded = network.ranks, network.sharded
+    competing = network.require_competing()
     loss_fn = checked_loss_fn(loss_fn)
-    model, mean = inner(model), _Mean(scoring, sensitivity)
+    called, mean = network.called, _Mean(scoring, sensitivity)
     if sharded:
-        derivative = _sharded(derivative, model)
+        derivative = _sharded(derivative, called)
 
     def weight_of(index: int, batch: Batch) -> int:
         size = batch_size(batch, scoring.batch_dim)
@@ -80,27 +80,27 @@ def accumulated_gradients(
     given = steps(_tracked(as_batches(batches)), weight_of, ranks, in_step=sharded)
     with (
         # Passes of FSDP2 are made by all processes together; others each makes by itself.
-        backward_aside(model, ranks) if sharded else ranks.together(),
-        undisturbed(model),
-        batch_norm_in(model, scoring.batch_norm),
+        backward_aside(called, ranks) if sharded else ranks.together(),
+        undisturbed(called),
+        batch_norm_in(called, scoring.batch_norm),
         torch.inference_mode(False),
         torch.enable_grad(),
     ):
         for index, step in enumerate(given):
             # Nothing here has a name: each batch's graph is freed before the next is computed.
             mean.add(
-                chosen,
-                _found(
+                competing,
+                _derivatives(
                     derivative,
-                    _scaled(loss_fn(model, copied(step.batch)), index, step.scale, ranks, sharded),
-                    chosen,
+                    _scaled(loss_fn(called, copied(step.batch)), index, step.scale, ranks, sharded),
+                    competing,
                 ),
                 step.weight,
             )
         mean.require_some()
     if not sharded:
         mean.over(ranks)
-    return mean.finished(chosen, ranks)
+    return mean.finished(competing, ranks)
 
 
 class _Mean:
@@ -200,17 +200,17 @@ def _is_ours(gradients: list[torch.Tensor | None], dtype: torch.dtype) -> bool:
     return plain and in_no_other_hands(cast(list[torch.Tensor], gradients))
 
 
-def _found(
+def _derivatives(
     derivative: Derivative, loss: torch.Tensor, params: Mapping[str, nn.Parameter]
 ) -> list[torch.Tensor | None]:
     """The derivative of one batch's loss; None for a parameter that the loss ignores."""
-    found = list(derivative(loss.squeeze(), list(params.values())))
-    if all(one is None for one in found):
+    derivatives = list(derivative(loss.squeeze(), list(params.values())))
+    if all(one is None for one in derivatives):
         raise InputError(
             "the loss does not depend on any prunable parameter: check that loss_fn uses the "
             "model it is given, and that the layers are not detached."
         )
-    return found
+    return derivatives
 
 
 def _tracked(batches: Any) -> Any:

@@ -15,80 +15,105 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from snip.common.errors import warn
+from snip.common.errors import InputError, warn
 from snip.common.text import listed
-from snip.distributed.models import SHARDED, ranks_of, sharing
 from snip.distributed.shards import local, ranks_of_tensors
 from snip.distributed.shards import part as own_part
-from snip.distributed.wrappers import is_sharded, unwrap
+from snip.distributed.wrappers import is_sharded
 from snip.masks.holding import is_emptied, rezero
-from snip.models.initializers import fans, fill, variance_scaling
+from snip.models.initializers import fill, variance_scaling
 from snip.network.layout import is_weight
-from snip.network.network import prunable_parameters
-from snip.network.parameters import EMBEDDINGS, NORMS, Predicate, parameter_places
-from snip.scoring.batches import SeenBatches
+from snip.network.network import Network, ParameterFacts
+from snip.network.parameters import EMBEDDINGS, NORMS
 from snip.scoring.gradients import Scores
 
 # LayerScale begins at 1e-6 to 0.1; a scale that is everywhere the same and larger is no such part.
 LARGEST_SCALE = 0.1
-FIRST = 64
+FIRST = 64  # elements that are looked at before all are
 
 
 @dataclass(frozen=True)
 class Part:
     """A parameter that has one value everywhere, zero or nearly so."""
 
-    name: str
-    module: nn.Module
-    parameter: nn.Parameter
+    facts: ParameterFacts
     value: float
     is_weight: bool  # connections, which are drawn; otherwise a scale, which becomes one
 
+    @property
+    def name(self) -> str:
+        """The parameter's name."""
+        return self.facts.name
+
     def wake(self, generator: torch.Generator) -> None:
         """Give it the values that it is scored with."""
-        if self.is_weight:
-            fan = fans(self.module, self.name.rpartition(".")[2], self.parameter)
-            # Drawn whole, so that a model that is split over processes has the same draw.
-            whole = self.parameter
-            if is_sharded(whole):
-                whole = nn.Parameter(torch.empty(whole.shape, dtype=whole.dtype))
-            fill(whole, variance_scaling, fan, generator)
-            if whole is not self.parameter:
-                local(self.parameter).copy_(own_part(whole, self.parameter))
-        else:
-            self.parameter.fill_(1.0)
+        parameter = self.facts.tensor
+        if not self.is_weight:
+            parameter.fill_(1.0)
+            return
+        fans = self.facts.layout.fans(parameter.shape)
+        if not is_sharded(parameter):
+            fill(parameter, variance_scaling, fans, generator)
+            return
+        # Drawn whole, so that a model that is split over ranks has the same draw.
+        whole = nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype))
+        fill(whole, variance_scaling, fans, generator)
+        local(parameter).copy_(own_part(whole, parameter))
 
 
 @contextmanager
 def scored_awake(
-    model: nn.Module,
-    seen: SeenBatches,
-    params: Predicate | None,
-    zero_parts: str,
-    score: Callable[[], Scores],
+    network: Network, zero_parts: str, score: Callable[[], Scores], *, repeatable: bool
 ) -> Iterator[Scores]:
     """Give what `score` says of the model with its zero parts awake, and keep them so inside.
 
-    The model is left as found. `zero_parts` is that of `snip.Scoring`.
+    The model is left as found. `zero_parts` is that of `snip.Scoring`; `repeatable` says whether
+    `score` can be called twice.
     """
     if zero_parts == "as-is":
         yield score()
         return
-    parts, unknown = _asleep(unwrap(model), params)
-    with _awake(model, parts):
+    parts, doubtful = _asleep(network)
+    with _awake(network, parts):
         scores = score()
-    # What is not surely a scale is woken only if something stays silent and is silent no more with
-    # it, which scoring once more tells. Zeros come first: what is not zero seldom silences others.
-    for doubtful in ([p for p in unknown if not p.value], [p for p in unknown if p.value]):
-        if doubtful and seen.can_be_read_again and (silent := silent_weights(scores)):
-            with _awake(model, [*parts, *doubtful]):
-                again = score()
-            if len(silent_weights(again)) < len(silent):
-                scores, parts = again, [*parts, *doubtful]
+    # A part that may not be a scale is woken only if some weight is silent without it and is not
+    # with it, which one more scoring tells. Zeros come first: other values seldom silence a weight.
+    doubtful = [part for part in doubtful if not part.value] or doubtful
+    if doubtful and repeatable and (silent := silent_weights(scores)):
+        with _awake(network, [*parts, *doubtful]):
+            again = score()
+        if len(silent_weights(again)) < len(silent):
+            scores, parts = again, [*parts, *doubtful]
     if parts:
-        _say(parts)
-    with _awake(model, parts):
+        _warn_of_woken(parts)
+    with _awake(network, parts):
         yield scores
+
+
+def check_signal(network: Network, scores: Scores) -> list[str]:
+    """Refuse scores that are zero everywhere; warn of layers whose scores are, and name them."""
+    weights = {name: score for name, score in scores.items() if is_weight(score.shape)} or scores
+    silent = silent_scores(weights)
+    if len(silent) == len(weights):
+        raise InputError(
+            "every connection sensitivity is zero: no weight moves the loss, so there is nothing "
+            f"to rank. {_zero_weights(network, scores)}"
+        )
+    if silent:
+        warn(
+            f"the loss does not depend on {listed(silent)}: its scores are zero all over, "
+            "so the layer goes first. Is it used in the loss, is it initialised to non-zero, and "
+            "does no checkpoint(..., use_reentrant=True) keep its gradient back?",
+        )
+    return silent
+
+
+def zero_biases(network: Network, scores: Scores) -> int:
+    """Number of the biases that compete are zero: they have no sensitivity, and go first."""
+    facts = (network.parameters[name] for name in scores)
+    biases = [local(fact.tensor) for fact in facts if not fact.is_weight]
+    zero = sum(bias.numel() - int(bias.count_nonzero()) for bias in biases)
+    return sum(network.ranks.everyones(zero)) if network.sharded else zero
 
 
 def silent_weights(scores: Scores) -> list[str]:
@@ -111,7 +136,7 @@ def silent_scores(scores: Scores) -> list[str]:
 
 
 @contextmanager
-def _awake(model: nn.Module, parts: Sequence[Part]) -> Iterator[None]:
+def _awake(network: Network, parts: Sequence[Part]) -> Iterator[None]:
     """Give the parts values for the time of the block. The draw is the same at every call."""
     generator = torch.Generator().manual_seed(0)
     try:
@@ -119,59 +144,57 @@ def _awake(model: nn.Module, parts: Sequence[Part]) -> Iterator[None]:
             for part in parts:
                 part.wake(generator)
         if parts:
-            rezero(model)  # what an earlier pruning removed stays removed
+            rezero(network.module)  # what an earlier pruning removed stays removed
         yield
     finally:
         with torch.no_grad():
             for part in parts:
-                part.parameter.fill_(part.value)
+                part.facts.tensor.fill_(part.value)
 
 
-def _asleep(model: nn.Module, params: Predicate | None) -> tuple[list[Part], list[Part]]:
+def _asleep(network: Network) -> tuple[list[Part], list[Part]]:
     """The parts that start at zero, and those that may be scales or may be something else."""
-    chosen, owners = prunable_parameters(model, params), parameter_places(model)
-    values = _only_values(model)
     sure: list[Part] = []
-    unknown: list[Part] = []
-    for name, parameter in model.named_parameters():
-        module, value = owners[name][0][1], values[name]
-        if value is None or not parameter.requires_grad or isinstance(module, EMBEDDINGS):
+    doubtful: list[Part] = []
+    values = _only_values(network)
+    for name, fact in network.parameters.items():
+        value, competes = values[name], fact.why_out is None
+        if value is None or not fact.tensor.requires_grad or isinstance(fact.layer, EMBEDDINGS):
             continue
-        part = Part(name, module, parameter, value, is_weight=name in chosen)
-        if name in chosen:
-            sure += [part] if is_weight(parameter.shape) and not value else []
-        elif isinstance(module, NORMS):
-            sure += [part] if name.rpartition(".")[2] == "weight" else []
+        part = Part(fact, value, is_weight=competes)
+        if competes:
+            sure += [part] if fact.is_weight and not value else []
+        elif isinstance(fact.layer, NORMS):
+            sure += [part] if fact.key == "weight" else []
         else:
-            (sure if _is_layer_scale(part) else unknown).append(part)
-    return sure, unknown
+            (sure if _is_layer_scale(part) else doubtful).append(part)
+    return sure, doubtful
 
 
 def _is_layer_scale(part: Part) -> bool:
-    """Whether it must be a scale per unit that starts small.
+    """True for what must be a scale per unit that starts small.
 
     A single number may be a temperature, which divides, and PReLU's is a slope. Zeros may be a
     shift as well as a scale (ReZero).
     """
-    return part.value > 0 and part.parameter.numel() > 1 and not isinstance(part.module, nn.PReLU)
+    several = part.facts.tensor.numel() > 1
+    return part.value > 0 and several and not isinstance(part.facts.layer, nn.PReLU)
 
 
-def _only_values(model: nn.Module) -> dict[str, float | None]:
+def _only_values(network: Network) -> dict[str, float | None]:
     """The one small value that all elements of each parameter have, if they do.
 
     What an earlier pruning removed has none: it does not start at zero.
     """
-    own = {
-        name: None if is_emptied(parameter) else _only_value(local(parameter))
-        for name, parameter in model.named_parameters()
-    }
-    if sharing(model) != SHARDED:
+    tensors = {name: fact.tensor for name, fact in network.parameters.items()}
+    own = {n: None if is_emptied(t) else _only_value(local(t)) for n, t in tensors.items()}
+    if not network.sharded:
         return own
-    empty = {name for name, parameter in model.named_parameters() if not local(parameter).numel()}
-    # A process that has no rows of a parameter has nothing to say about it.
-    said = ranks_of(model).everyones({n: value for n, value in own.items() if n not in empty})
-    found = {name: {values[name] for values in said if name in values} for name in own}
-    return {name: values.pop() if len(values) == 1 else None for name, values in found.items()}
+    # A rank that has no rows of a parameter has nothing to say about it.
+    held = {name for name, tensor in tensors.items() if local(tensor).numel()}
+    said = network.ranks.everyones({n: value for n, value in own.items() if n in held})
+    values = {name: {one[name] for one in said if name in one} for name in own}
+    return {name: many.pop() if len(many) == 1 else None for name, many in values.items()}
 
 
 def _only_value(parameter: torch.Tensor) -> float | None:
@@ -186,7 +209,19 @@ def _only_value(parameter: torch.Tensor) -> float | None:
     return float(first) if bool((values == values[0]).all()) else None
 
 
-def _say(parts: Sequence[Part]) -> None:
+def _zero_weights(network: Network, scores: Scores) -> str:
+    """Name the weights that are all zero, and the least that helps."""
+    facts = (network.parameters[name] for name in scores)
+    zero = [fact.name for fact in facts if fact.is_weight and not local(fact.tensor).any()]
+    if not zero:
+        return "Are all gradients zero? snip.initialize(model) redraws the weights."
+    return (
+        f"All of {listed(zero)} is zero: snip.Scoring(zero_parts='woken') scores it as if it were "
+        "drawn, snip.initialize(model) redraws everything."
+    )
+
+
+def _warn_of_woken(parts: Sequence[Part]) -> None:
     weights = [part.name for part in parts if part.is_weight]
     scales = [part.name for part in parts if not part.is_weight]
     said = [f"{listed(weights)}, all zero, scored as if freshly drawn"] if weights else []

@@ -7,8 +7,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from torch import nn
-
 from snip.common.errors import InputError, warn
 from snip.common.text import listed
 from snip.masks import Masks, empty_layers, nearly_empty_layers
@@ -28,7 +26,7 @@ Cure = tuple[Settings, Masks]  # and the masks that they give
 
 
 def with_a_path(
-    model: nn.Module,
+    network: Network,
     masks: Masks,
     call: Call | None,
     select: Select | None,
@@ -53,10 +51,10 @@ def with_a_path(
     user has heard already.
     """
     if call is None:
-        _warn_of_empty(model, masks, silent, bypassed=False, floors=select is not None)
+        _warn_of_empty(network, masks, silent, bypassed=False, floors=select is not None)
         return masks
-    follows = partial(Follower, model, call, batch_dim, learned)
-    looking = partial(_looked, model, masks, select, repair, silent, follows)
+    follows = partial(Follower, network.given, call, batch_dim, learned)
+    looking = partial(_looked, network, masks, select, repair, silent, follows)
     better = looking(cures=[] if rescore is None else None)
     if better is None and rescore is not None:
         # Not while the model is followed, when it is not as its user left it.
@@ -65,7 +63,7 @@ def with_a_path(
 
 
 def _looked(
-    model: nn.Module,
+    network: Network,
     masks: Masks,
     select: Select | None,
     repair: bool,
@@ -80,23 +78,25 @@ def _looked(
         found = follower.reached(masks)
         wanted = _wanted(follower, masks, found)
         if found is None or not wanted:  # the probe knows nothing of this model
-            _warn_of_empty(model, masks, silent, bypassed=False, floors=floors)
+            _warn_of_empty(network, masks, silent, bypassed=False, floors=floors)
             return masks
         better = masks
         if found.reached < wanted:
             if cures is None and not found.reached:
                 return None
             search = _Search(follower, wanted, found.reached)
-            better = _repaired(model, masks, search, select, repair, cures or [])
+            better = _repaired(network, masks, search, select, repair, cures or [])
             if better is masks and not found.reached:
                 return masks
-        if not empty_layers(better, Network.of(model).packed):
+        if not empty_layers(better, network.packed):
             return better
         cut = follower.cut_inputs(better)
         if cut:
-            return _repaired(model, better, _Search(follower, wanted, wanted, cut), select, repair)
+            return _repaired(
+                network, better, _Search(follower, wanted, wanted, cut), select, repair
+            )
     if better is masks or cures:
-        _warn_of_empty(model, better, silent, bypassed=True, floors=floors)
+        _warn_of_empty(network, better, silent, bypassed=True, floors=floors)
     return better
 
 
@@ -109,7 +109,7 @@ def _wanted(follower: Follower, masks: Masks, found: Reach | None) -> int:
 
 
 def _repaired(
-    model: nn.Module,
+    network: Network,
     masks: Masks,
     search: _Search,
     select: Select | None,
@@ -117,7 +117,7 @@ def _repaired(
     cures: Sequence[Settings] = (),
 ) -> Masks:
     """The masks or, if that is allowed, those of a cure; a warning names only what was tried."""
-    lost, cannot = _lost(model, masks, search)
+    lost, cannot = _lost(network, masks, search)
     cure = None if select is None else search.among([*cures, *_cures(masks)], select)
     vain = f" Tried in vain: {'; '.join(search.failed)}." if search.failed else ""
     if cure is None:
@@ -138,20 +138,20 @@ def _repaired(
     return masks
 
 
-def _lost(model: nn.Module, masks: Masks, search: _Search) -> tuple[str, str]:
+def _lost(network: Network, masks: Masks, search: _Search) -> tuple[str, str]:
     """What the masks lose, and what that means for the network."""
     if search.inputs:
         many = len(search.inputs) > 1
         return (
-            f"{_left(model, masks)}, and nothing of the input{'s' * many} {listed(search.inputs)} "
-            "reaches the output: "
+            f"{_left(network, masks)}, and nothing of the input{'s' * many} "
+            f"{listed(search.inputs)} reaches the output: "
         ), f"the network cannot learn from {'them' if many else 'it'}."
     if search.before:
         return (
             f"{search.wanted - search.before:,} of {search.wanted:,} outputs are not reached by "
             f"any input at sparsity {masks.sparsity:.4g} and can only be constants: "
         ), "the network cannot learn them."
-    lost = f"{_left(model, masks)}, and no path leads from the input to the output: "
+    lost = f"{_left(network, masks)}, and no path leads from the input to the output: "
     return lost, "the network cannot learn."
 
 
@@ -219,9 +219,9 @@ def _written(cure: Settings) -> str:
 
 
 def _warn_of_empty(
-    model: nn.Module, masks: Masks, silent: Sequence[str], *, bypassed: bool, floors: bool
+    network: Network, masks: Masks, silent: Sequence[str], *, bypassed: bool, floors: bool
 ) -> None:
-    empty = [name for name in empty_layers(masks, Network.of(model).packed) if name not in silent]
+    empty = [name for name in empty_layers(masks, network.packed) if name not in silent]
     if empty:
         how = "passes by another way" if bypassed else "ends there unless a shortcut passes it by"
         advice = "scope='global' with a floor=... keeps some of every layer."
@@ -231,8 +231,8 @@ def _warn_of_empty(
         )
 
 
-def _left(model: nn.Module, masks: Masks) -> str:
-    empty, few = empty_layers(masks, Network.of(model).packed), nearly_empty_layers(model, masks)
+def _left(network: Network, masks: Masks) -> str:
+    empty, few = empty_layers(masks, network.packed), nearly_empty_layers(network.module, masks)
     what = "some is left of every layer"
     if empty or few:
         much = "nothing" if empty else "too little"

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
 
-from snip.common.errors import InputError
+from snip.common.checks import all_finite
+from snip.common.errors import InputError, KindError, warn
+from snip.common.text import listed
+from snip.distributed.shards import local, ranks_of_tensors
 from snip.masks import Masks, Provenance
 from snip.network.layout import Packed, part_names, split
+from snip.network.network import Network
+from snip.network.norms import NormedWeight, layer_name
 from snip.selection.budgets import Scope, kept_count, layers, left_in, shares
-from snip.selection.checks import (
-    asked_sparsity,
-    check_granularity,
-    check_request,
-    check_scores,
-    check_within,
-    require_left,
-    warn_of_unused_sparsity,
-)
-from snip.selection.granularity import Granularity, checked_granularity
+from snip.selection.granularity import Granularity
+from snip.selection.request import CONNECTIONS, FLOPS, Request
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -52,29 +50,109 @@ def select(
     packed: parameters that hold several layers (q, k and v), with the names of these: each of them
     has a floor of its own.
     """
-    granularity = checked_granularity(granularity)
-    sparsity = asked_sparsity(granularity, sparsity)
-    check_request(sparsity, scope, floor, by_cost=costs is not None)
-    check_granularity(granularity, scope, floor, by_cost=costs is not None)
-    check_scores(scores)
-    check_within(scores, within or {})
+    if isinstance(floor, str):
+        raise InputError(f"floor is {floor!r}: give a count such as 10, or a fraction below 1.")
+    request = Request.of(
+        sparsity=sparsity,
+        granularity=granularity,
+        scope=scope,
+        floor=floor,
+        budget=CONNECTIONS if costs is None else FLOPS,
+    )
+    return _select(scores, request, within=within, costs=costs, packed=packed)
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Selection for one network: inside what it has left, and with what its norms need."""
+
+    network: Network
+    within: Masks | None = None
+    costs: Mapping[str, float] | None = None  # of one element of each parameter
+
+    def masks(self, scores: Tensors, request: Request) -> Masks:
+        """Select; the granularity of the request knows the network (`Granularity.on`)."""
+        raised = with_survivors(
+            self.network.normed,
+            scores,
+            within=self.within,
+            costs=self.costs,
+            group_size=request.granularity.group_size,
+        )
+        packed = self.network.packed
+        return _select(raised, request, within=self.within, costs=self.costs, packed=packed)
+
+
+def with_survivors(
+    normed: Mapping[str, NormedWeight],
+    scores: Mapping[str, torch.Tensor],
+    *,
+    within: Mapping[str, torch.Tensor] | None = None,
+    costs: Mapping[str, float] | None = None,
+    group_size: int = 1,
+) -> dict[str, torch.Tensor]:
+    """The scores, with the best of each part that a norm divides raised above all others.
+
+    Weight norm and spectral norm divide a weight by the length of its stored tensor: if all of that
+    were zero, they would divide zero by zero. So one connection stays in each part that is divided,
+    a row under weight norm, the whole weight under spectral norm. Elsewhere scores mean the same as
+    in any layer: |v dL/dv| of a stored tensor v is |dL/dc| at c = 1 (Eq. 4) with c v in place of v.
+    It includes that the rest of a row grows when a connection goes, because the row keeps its
+    length.
+
+    `within` and `costs` are those of `select`, so that what is raised can win and does, even where
+    groups of `group_size` connections are ranked by their mean.
+    """
+    normed = {name: weight for name, weight in normed.items() if name in scores}
+    raised = dict(scores)
+    if not normed:
+        return raised
+    prices = list((costs or {"each": 1.0}).values())
+    # Scores may have a sign, and a price multiplies a score below zero.
+    largest = max(float(score.abs().max()) for score in scores.values() if score.numel())
+    top = 2 * largest * group_size * max(prices) / min(prices)
+    for name, weight in normed.items():
+        score = scores[name].clone()
+        inside = (within or {}).get(name)
+        allowed = score if inside is None else score.where(inside.to(score.device), -torch.inf)
+        places = weight.parts(allowed).argmax(1, keepdim=True)
+        # What `parts` gives may be a copy, so that the places are marked in a tensor of their own.
+        index = weight.parts(torch.arange(score.numel(), device=score.device).view(score.shape))
+        score.view(-1)[index.gather(1, places)] = min(top, torch.finfo(score.dtype).max)
+        raised[name] = score
+    return raised
+
+
+def _select(
+    scores: Tensors,
+    request: Request,
+    *,
+    within: Tensors | None,
+    costs: Mapping[str, float] | None,
+    packed: Packed | None,
+) -> Masks:
+    _check_scores(scores)
+    _check_within(scores, within or {})
+    sparsity, granularity = request.sparsity, request.granularity
     if granularity.sparsity is not None:  # the pattern decides, not a budget
         kept = granularity.keep(scores, 0, within)
     elif costs is not None:
         kept = _by_cost(granularity, scores, sparsity, within, costs)
-    elif floor:
-        kept = _with_floor(granularity, scores, sparsity, floor, within or {}, packed or {})
+    elif request.least:
+        kept = _with_floor(granularity, scores, sparsity, request.least, within or {}, packed or {})
     else:
         kept = {}
-        for names, count in shares(scores, sparsity, scope):
+        for names, count in shares(scores, sparsity, request.scope):
             kept |= _keep(granularity, {name: scores[name] for name in names}, count, within)
-    plain = scope if isinstance(scope, str) else {k: float(v) for k, v in scope.items()}
     asked = Provenance(
-        sparsity_asked=sparsity, scope=plain, floor=float(floor), granularity=str(granularity)
+        sparsity_asked=sparsity,
+        scope=request.plain_scope,
+        floor=request.least,
+        granularity=str(granularity),
     )
     masks = Masks({name: kept[name] for name in scores}, asked)
     granularity.check_kept(masks.kept, sparsity)
-    warn_of_unused_sparsity(masks, sparsity, scope)
+    _warn_of_unused_sparsity(masks, request)
     return masks
 
 
@@ -123,8 +201,9 @@ def _with_floor(
     while True:
         if max(need, kept - left) > kept:  # whole blocks may take more than their floor
             raise InputError(
-                f"floor={floor} asks for {max(need, kept - left):,} connections over {len(floors)} "
-                f"layers, but sparsity {sparsity:g} keeps {kept:,}: lower one of them."
+                f"floor={floor:g} asks for {max(need, kept - left):,} connections over "
+                f"{len(floors)} layers, but sparsity {sparsity:g} keeps {kept:,}: lower one of "
+                "them."
             )
         rest = {name: scores[name] for names in free.values() for name in names}
         ranked = _keep(granularity, rest, left, within)
@@ -184,3 +263,67 @@ def _floor_of(
 def _count(masks: Tensors, names: list[str]) -> int:
     """How many connections of some parameters are kept."""
     return sum(int(masks[name].count_nonzero()) for name in names)
+
+
+def require_some_kept(total: int, sparsity: float) -> None:
+    """Refuse a sparsity at which none of `total` connections would be left to train."""
+    if kept_count(total, sparsity) == 0:
+        raise InputError(
+            f"sparsity {sparsity!r} keeps 0 of {total:,} connections: nothing would be left to "
+            f"train. {1 - 1 / total!r} keeps one."
+        )
+
+
+def require_left(
+    count: int, tensors: Mapping[str, torch.Tensor], within: Mapping[str, torch.Tensor] | None
+) -> None:
+    """Refuse to keep more connections than the masks `within` have left of some parameters."""
+    left = sum(left_in(name, tensor, within) for name, tensor in tensors.items())
+    if count > left:
+        total = sum(tensor.numel() for tensor in tensors.values())
+        raise InputError(
+            f"{count:,} connections are to stay but only {left:,} of {total:,} are left in "
+            f"{listed(list(tensors))}: the model is pruned already; ask for a sparsity of at "
+            f"least {1 - left / total!r} there."
+        )
+
+
+def _warn_of_unused_sparsity(masks: Masks, request: Request) -> None:
+    """Say so if a scope names a sparsity for everything, and the common one has no effect."""
+    scope = request.scope
+    if isinstance(scope, str):
+        return
+    if any(name not in scope and layer_name(name) not in scope for name in masks):
+        return
+    if abs(masks.kept - kept_count(masks.total, request.sparsity)) > len(masks):
+        warn(
+            f"scope gives every layer a sparsity of its own, {masks.sparsity:.4g} in all: the "
+            f"sparsity={request.sparsity:g} asked for beside it has no effect.",
+        )
+
+
+def _check_within(scores: Mapping[str, torch.Tensor], within: Mapping[str, torch.Tensor]) -> None:
+    """Refuse masks to stay inside that do not fit the scores."""
+    for name, score in scores.items():
+        mask = within.get(name)
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != score.shape):
+            raise InputError(
+                f"within[{name!r}] is {mask.dtype} {tuple(mask.shape)}: give a bool mask of the "
+                f"scores' shape {tuple(score.shape)}."
+            )
+
+
+def _check_scores(scores: Mapping[str, torch.Tensor]) -> None:
+    """Refuse scores that cannot be ranked."""
+    if not isinstance(scores, Mapping) or not scores:
+        raise KindError("scores must be a non-empty mapping from parameter name to tensor.")
+    for name, score in scores.items():
+        if not isinstance(score, torch.Tensor) or not score.is_floating_point():
+            raise KindError(f"the scores of {name!r} are not a floating-point tensor.")
+    with ranks_of_tensors(scores).together():
+        for name, score in scores.items():
+            if not all_finite(local(score)):
+                raise InputError(
+                    f"the scores of {name!r} contain NaN or infinity: they cannot be ranked. "
+                    "Look at the loss and at the gradients of this layer."
+                )
