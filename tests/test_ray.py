@@ -27,9 +27,11 @@ LONGER = scaled(RunConfig("lenet-300-100", 0.95, protocol="redraw"), SCALE)
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 
 
-@pytest.fixture(scope="module")
-def _ray() -> None:
+@pytest.fixture
+def _ray(monkeypatch: pytest.MonkeyPatch) -> None:
     needed("ray")
+    # Ray's workers run at niceness 15: on a busy machine they would not even start within minutes.
+    monkeypatch.setenv("RAY_worker_niceness", "0")
 
 
 def is_listening(port: int) -> bool:
