@@ -130,7 +130,7 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(snip.InputError, match="Odd cannot be exported"):
         export_onnx(Odd(), torch.randn(3, 2), tmp_path / "model.onnx")
-    with pytest.raises(snip.InputError, match="Two does not run on these inputs: mat1 and mat2"):
+    with pytest.raises(snip.InputError, match=r"Two does not run on these inputs: .*mat1 and mat2"):
         export_onnx(Two(), torch.randn(3, 7), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(export, "NEEDED", ("onnx", "no_such_package"))
