@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import snip
-from snip.common.cache import cache_folder
+from snip.common.files import cache_folder
 from snip.data.cache import cached
 from snip.data.locate import download_folder
 from snip.engine.convert.timings import Timings
@@ -52,7 +52,7 @@ def test_every_cache_is_in_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 def test_nobody_else_looks_for_a_cache_folder() -> None:
     found = [p.name for p in SOURCE.rglob("*.py") if "XDG_CACHE_HOME" in p.read_text()]
-    assert found == ["cache.py"]
+    assert found == ["files.py"]
 
 
 def test_a_relative_xdg_folder_is_ignored_as_its_specification_says(

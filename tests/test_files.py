@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from safetensors import SafetensorError
+import torch
 
 import snip
 from snip.common.files import (
@@ -125,12 +125,16 @@ def test_damaged_json_is_refused(tmp_path, content):
         read_json(tmp_path / "none.json")
 
 
-def test_a_serialiser_that_runs_out_of_space(tmp_path):
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("elements", [3, 100_000])
+def test_torch_passes_on_why_a_file_cannot_be_written(tmp_path, elements):
     def fails(temporary: Path) -> None:
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
+        with open("/dev/full", "wb") as file:
+            torch.save(torch.ones(elements), file)
 
     with pytest.raises(snip.FileError, match="the disk is full"):
         write_with(tmp_path / "m", fails)
+    assert os.listdir(tmp_path) == []
 
 
 def test_one_function_says_that_a_file_is_damaged():

@@ -19,8 +19,7 @@ from data_layouts import write_idx
 from hostile_masks import pruned
 
 import snip
-from snip.common.cache import trim
-from snip.common.files import read_json
+from snip.common.files import read_json, trim
 from snip.data.cache import cached
 from snip.data.safe_pickle import load_arrays
 from snip.training.metrics import read_metrics

@@ -176,7 +176,7 @@ def test_the_same_run_writes_the_same_bytes_in_modes_of_the_umask(tmp_path: Path
 
 
 def test_headers_have_one_order(tmp_path: Path) -> None:
-    """safetensors itself writes them in another order in every file."""
+    """safetensors itself writes them in a different order in every file."""
     names = ["format", "order", "checksum", "a", "b", "c"]
     header = {name: f"of {name} \x1b \u00e9 \u2028" for name in names}
     tensors = {"w": torch.arange(3.0)}

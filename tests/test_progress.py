@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from snip.common import progress
-from snip.common.progress import track
+from snip.common import console
+from snip.common.console import track
 
 
 class Terminal(io.StringIO):
@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 def test_a_bar_is_drawn_twice_a_second_not_for_every_item(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(console, "PATIENCE", 0.0)
     assert list(track(range(2000), description="counting", total=2000)) == list(range(2000))
     assert 1 <= terminal.getvalue().count("counting") < 200
 
@@ -31,7 +31,7 @@ def test_short_work_and_logs_stay_silent(
     assert capsys.readouterr() == ("", "")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "PATIENCE", 600.0)  # two items take less, however busy it is here
+    monkeypatch.setattr(console, "PATIENCE", 600.0)  # two items take less, however busy it is here
     assert list(track("ab", description="counting")) == ["a", "b"]
     assert "counting" not in terminal.getvalue()
 
@@ -39,7 +39,7 @@ def test_short_work_and_logs_stay_silent(
 def test_what_is_tracked_inside_another_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(console, "PATIENCE", 0.0)
     for _ in track(range(3), description="rounds", total=3):
         assert list(track("ab", description="scoring")) == ["a", "b"]
     assert "rounds" in terminal.getvalue()

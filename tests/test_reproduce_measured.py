@@ -10,7 +10,7 @@ import torch
 from cli_fixtures import Snip
 
 from snip.common.errors import InputError
-from snip.common.source import code_digest
+from snip.common.machine import code_digest
 from snip.experiments import EXPERIMENTS
 from snip.experiments.measures.maps import packed
 from snip.experiments.records.parts import MADE, MEASURED, made_now, origin

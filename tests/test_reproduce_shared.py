@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 from cli_fixtures import Snip
 
-from snip.common.source import code_digest, commit
+from snip.common.machine import code_digest, commit
 from snip.experiments import EXPERIMENTS
 from snip.experiments.kinds import scaled
 from snip.experiments.records.record import Known, row_entry

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from snip.common.cache import cache_folder
+from snip.common.files import cache_folder
 from snip.engine.convert.timings import Timings
 from snip.experiments.granularity import SMALL_VGG
 from snip.runs import RunConfig, RunResult

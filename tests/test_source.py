@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from snip.common import source
+from snip.common import machine
 from snip.common.text import first_sentence
 
 
@@ -17,12 +17,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("one.py", "cli/shown.py", "native/two.cpp", "table.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("")
-    monkeypatch.setattr(source, "PACKAGE", folder)
-    source.code_digest.cache_clear()
-    source.commit.cache_clear()
+    monkeypatch.setattr(machine, "PACKAGE", folder)
+    machine.code_digest.cache_clear()
+    machine.commit.cache_clear()
     yield folder
-    source.code_digest.cache_clear()
-    source.commit.cache_clear()
+    machine.code_digest.cache_clear()
+    machine.commit.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -30,24 +30,24 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     [("one.py", True), ("native/two.cpp", True), ("cli/shown.py", False), ("table.json", False)],
 )
 def test_the_fingerprint_is_of_what_makes_results(package: Path, name: str, changes: bool) -> None:
-    before = source.code_digest()
+    before = machine.code_digest()
     (package / name).write_text("# changed")
-    source.code_digest.cache_clear()
-    assert (source.code_digest() != before) == changes
+    machine.code_digest.cache_clear()
+    assert (machine.code_digest() != before) == changes
 
 
 def test_the_commit_of_a_source_tree(package: Path) -> None:
-    assert source.commit() == ""  # no repository
+    assert machine.commit() == ""  # no repository
     top = package.parents[1]
     _git(top, "init", "-q")
     _git(top, "add", ".")
     _git(top, "commit", "-qm", "first")
-    source.commit.cache_clear()
-    found = source.commit()
+    machine.commit.cache_clear()
+    found = machine.commit()
     assert found == _git(top, "rev-parse", "--short", "HEAD")
     (package / "one.py").write_text("# changed")
-    source.commit.cache_clear()
-    assert source.commit() == f"{found}+"
+    machine.commit.cache_clear()
+    assert machine.commit() == f"{found}+"
 
 
 def test_a_package_inside_somebody_elses_repository_has_no_commit(
@@ -57,8 +57,8 @@ def test_a_package_inside_somebody_elses_repository_has_no_commit(
     _git(top, "init", "-q")
     _git(top, "add", ".")
     _git(top, "commit", "-qm", "first")
-    monkeypatch.setattr(source, "PACKAGE", package / "native")
-    assert source.commit() == ""
+    monkeypatch.setattr(machine, "PACKAGE", package / "native")
+    assert machine.commit() == ""
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -15,7 +15,7 @@ _ROOMS = {
     "snip.algorithm": ("prune",),
     "snip.network.network": ("prunable_parameters",),
     "snip.common.errors": ("FileError", "InputError", "KindError", "RankError", "SnipWarning"),
-    "snip.common.version": ("__version__",),
+    "snip.common.machine": ("__version__",),
     "snip.engine.accelerate": ("accelerate", "densify"),
     "snip.engine.fused.step": ("training_step",),
     "snip.export": ("compact",),

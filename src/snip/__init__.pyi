@@ -5,7 +5,7 @@ from snip.common.errors import InputError as InputError
 from snip.common.errors import KindError as KindError
 from snip.common.errors import RankError as RankError
 from snip.common.errors import SnipWarning as SnipWarning
-from snip.common.version import __version__ as __version__
+from snip.common.machine import __version__ as __version__
 from snip.engine.accelerate import accelerate as accelerate
 from snip.engine.accelerate import densify as densify
 from snip.engine.fused.step import training_step as training_step

@@ -54,7 +54,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from snip.common.version import __version__
+        from snip.common.machine import __version__
 
         say(f"snip {__version__}")
         raise typer.Exit

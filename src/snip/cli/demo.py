@@ -7,8 +7,8 @@ from typing import Annotated
 
 from snip.cli.options import SHORT, Threads, flag_rows, option, switch
 from snip.common.console import say
-from snip.common.device import set_up_torch
 from snip.common.errors import InputError
+from snip.common.machine import set_up_torch
 
 DETAILS = (
     "Both networks are trained on the MNIST that is part of the package, one after the other, "

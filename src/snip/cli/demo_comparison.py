@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from snip.common.console import remark, say, show_table
-from snip.common.places import exists
+from snip.common.files import exists
 from snip.common.text import percent, size
 from snip.export import compact
 from snip.masks import Masks

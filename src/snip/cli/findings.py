@@ -11,7 +11,7 @@ import torch
 
 from snip.cli.reading import State, Weights, network_of
 from snip.common.errors import FileError, InputError
-from snip.common.places import exists
+from snip.common.files import exists
 from snip.common.text import percent
 from snip.masks import Masks
 from snip.reports.report import Report, report

@@ -8,7 +8,7 @@ from snip.cli.findings import Finding, of_folder, of_masks, of_weights
 from snip.cli.reading import read
 from snip.common.console import remark, show, show_facts, show_table
 from snip.common.errors import InputError
-from snip.common.places import is_folder
+from snip.common.files import is_folder
 from snip.common.text import percent
 from snip.masks import Masks
 from snip.reports.pictures import survivors

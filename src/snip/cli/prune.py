@@ -17,7 +17,7 @@ from snip.cli.options import (
 )
 from snip.cli.outputs import require_file_name
 from snip.common.console import show, show_facts
-from snip.common.device import set_up_torch
+from snip.common.machine import set_up_torch
 
 DETAILS = "The masks of the same configuration are those that `snip run` trains with."
 EXAMPLES = (

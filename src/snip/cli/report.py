@@ -10,8 +10,8 @@ import typer
 from snip.cli.options import DataDir, Threads, option, switch
 from snip.cli.outputs import require_file_name
 from snip.common.console import remark, say
-from snip.common.device import set_up_torch
 from snip.common.errors import InputError
+from snip.common.machine import set_up_torch
 
 DETAILS = (
     "The page needs no network and no other file. Its pictures are computed when it is made: the "

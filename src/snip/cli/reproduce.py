@@ -13,9 +13,9 @@ import typer
 from snip.cli.options import DataDir, Download, Log, option, switch
 from snip.cli.useless import Rule, given_options, refuse_useless
 from snip.common.console import remark, say
-from snip.common.device import set_up_torch
 from snip.common.errors import InputError
-from snip.common.places import exists
+from snip.common.files import exists
+from snip.common.machine import set_up_torch
 from snip.common.text import counted, duration
 
 if TYPE_CHECKING:

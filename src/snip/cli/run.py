@@ -23,7 +23,7 @@ from snip.cli.options import (
     switch,
     with_flags,
 )
-from snip.common.device import set_up_torch
+from snip.common.machine import set_up_torch
 
 if TYPE_CHECKING:
     from snip.runs import RunConfig

@@ -1,1 +1,1 @@
-"""What every room may use: errors, files, the cache folder, progress, the console."""
+"""Errors, text, checks, files, the console, the machine and timing, for all packages."""

@@ -1,4 +1,4 @@
-"""Checks that several configurations share: a value in its limits, a field that exists."""
+"""Checks of values and fields that several configurations share."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from snip.common.text import shortened, shown
 if TYPE_CHECKING:  # torch takes long to import, and `snip --help` needs none of it
     import torch
 
-LARGEST = 2.0**64  # of a number in a file: counts, seeds and seconds are below
+LARGEST = 2.0**64  # numbers in a file (counts, seeds, seconds) are below
 
 
 def check_fields(cls: type, data: Mapping[str, Any], kind: str) -> None:
-    """Refuse names that are no fields of the dataclass `cls`."""
+    """Raise for a name that is no field of the dataclass `cls`."""
     known = {field.name for field in dataclasses.fields(cls)}
     for name in data:
         if name not in known:
@@ -29,16 +29,18 @@ def check_fields(cls: type, data: Mapping[str, Any], kind: str) -> None:
 
 
 def check_kinds(value: Any, what: str) -> None:
-    """Refuse a dataclass instance with a field of another kind than the one it is declared with."""
+    """Raise for a field of a dataclass instance whose value does not fit its type hint."""
     cls: type = type(value)
     for name, hint in _hints(cls).items():
-        found = getattr(value, name)
-        if not fits(found, hint):
-            raise KindError(f"{name} of {what} is {shown(found)}: it must be {_named(hint)}.")
+        content = getattr(value, name)
+        if not fits(content, hint):
+            plain = isinstance(hint, type) and not get_args(hint)
+            wanted = hint.__name__ if plain else str(hint)
+            raise KindError(f"{name} of {what} is {shown(content)}: it must be {wanted}.")
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of the kind that a type hint names. Numbers must be finite."""
+    """Return True if a value has the type of a hint; numbers must also be finite."""
     if hint is Any:
         return True
     kind, parts = get_origin(hint), get_args(hint)
@@ -50,7 +52,7 @@ def fits(value: Any, hint: Any) -> bool:
         )
     if kind in (tuple, list):
         return isinstance(value, kind) and all(fits(part, parts[0]) for part in value)
-    if isinstance(value, bool):  # which Python counts as a number
+    if isinstance(value, bool):  # an int to Python
         return hint is bool
     if isinstance(value, (int, float)) and not abs(value) < LARGEST:  # also infinity and NaN
         return False
@@ -62,17 +64,10 @@ def _hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-def _named(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
-
-
 def differences(
-    theirs: Mapping[str, Any],
-    ours: Mapping[str, Any],
-    there: str = "there",
-    here: str = "here",
+    theirs: Mapping[str, Any], ours: Mapping[str, Any], there: str = "there", here: str = "here"
 ) -> str:
-    """A sentence with the first four differences of two configurations; empty if there is none."""
+    """Describe the first four differences of two configurations; empty if they are equal."""
     changed = [
         f"{shortened(str(key), 100)} {shown(theirs.get(key, 'default'))} {there}, "
         f"{shown(ours.get(key, 'default'))} {here}"
@@ -91,7 +86,7 @@ def checked_number(
     below: float = math.inf,
     most: float = math.inf,
 ) -> float:
-    """`value` as a float. Raises if it is no number or lies outside the limits."""
+    """Return `value` as a float; raise if it is no number or outside the limits."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise KindError(f"{name} is {shown(value)}, a {type(value).__name__}: give a number.")
     low = f"at least {least:g}" if above is None else f"above {above:g}"
@@ -105,7 +100,7 @@ def checked_number(
 
 
 def checked_whole(name: str, value: Any, *, least: int, most: int | None = None) -> int:
-    """`value`. Raises if it is no whole number, less than `least` or more than `most`."""
+    """Return `value`; raise if it is no whole number or outside the limits."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise KindError(f"{name} is {shown(value)}, a {type(value).__name__}: give a whole number.")
     if value < least:
@@ -116,7 +111,7 @@ def checked_whole(name: str, value: Any, *, least: int, most: int | None = None)
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
-    """Whether no element is NaN or infinite."""
-    # The sum is not finite if an element is not, and is had in a tenth of the time. Only where it
-    # overflows has each element to be looked at.
+    """Return True if no element is NaN or infinite."""
+    # The sum takes a tenth of the time and is not finite if an element is not. Every element needs
+    # a look only where the sum is not finite, which may be an overflow.
     return cmath.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())

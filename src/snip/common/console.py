@@ -1,6 +1,6 @@
-"""How commands and experiments speak: results on stdout, remarks and complaints on stderr.
+"""Print results on stdout and remarks, errors and progress on stderr.
 
-What they say may quote a file, so that control characters are shown and never obeyed.
+Text may quote a file, so control characters are spelled out and never reach the terminal.
 """
 
 from __future__ import annotations
@@ -9,43 +9,65 @@ import os
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from snip.common.errors import FileError
 from snip.common.text import escaped
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # rich takes long to import, and short commands print no table
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-GAP = 3  # columns of the console between two of a table, at most
+T = TypeVar("T")
+Bar = TypeVar("Bar", bound="TextBar")
+
+GAP = 3  # terminal columns between two columns of a table, at most
 WIDE = 160  # columns where there is no terminal, so that tables in a log are not folded
+PATIENCE = 2.0  # seconds before a bar appears: short work stays silent
+BAR_EVERY = 0.5  # seconds; drawing takes about 4 ms, so at most 1% of the time
+
+_tracking = ContextVar("an outer `track` is at work", default=False)
 
 
-def console(file: TextIO) -> Console:
-    """A console that prints text as it is, without markup or colours."""
-    from rich.console import Console
-
-    width = None if file.isatty() or os.environ.get("COLUMNS") else WIDE
-    return Console(file=file, width=width, markup=False, highlight=False, emoji=False)
+@contextmanager
+def results() -> Iterator[TextIO]:
+    """The standard output, for results; FileError if it is closed or full."""
+    if sys.stdout is None:
+        raise FileError("the result cannot be shown: the standard output is closed. Open it.")
+    try:
+        yield sys.stdout
+    except SystemExit as ended:  # rich exits so when the reader, such as `head`, has seen enough
+        if ended.code != 1:
+            raise
+    except OSError as error:
+        # Buffered output would fail again when Python ends: it goes nowhere instead.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
+            return
+        raise FileError(
+            f"the result cannot be shown: the standard output failed ({error.strerror}). "
+            "Send it elsewhere."
+        ) from error
 
 
 def say(text: str) -> None:
-    """One line on stdout, whatever its length."""
+    """Print text on stdout as it is, however long its lines."""
     with results() as stdout:
         stdout.write(escaped(text, keep="\n") + "\n")
 
 
 def remark(text: str) -> None:
-    """A line beside the results, on stderr."""
+    """Print a line on stderr."""
     if sys.stderr is not None:  # a process may be started with a closed one
         sys.stderr.write(escaped(text, keep="\n") + "\n")
 
 
 def complain(text: str) -> None:
-    """A user's mistake as one paragraph on stderr."""
+    """Print a user's mistake as one paragraph on stderr."""
     if sys.stderr is None:
         return
     if sys.stderr.isatty():
@@ -60,24 +82,39 @@ def complain(text: str) -> None:
     remark(text)
 
 
-def show(renderable: RenderableType) -> None:
-    """Print a table or another object of rich on stdout."""
-    with results() as stdout:
-        console(stdout).print(renderable)
-
-
 def finish() -> None:
-    """Write out what is still held back: a full disk is told here, and not at Python's end."""
+    """Flush stdout, so that a full disk is reported here and not when Python ends."""
     if sys.stdout is not None:
         with results() as stdout:
             stdout.flush()
 
 
+def console(file: TextIO) -> Console:
+    """A rich console that prints text as it is, without markup or colours."""
+    from rich.console import Console
+
+    width = None if file.isatty() or os.environ.get("COLUMNS") else WIDE
+    return Console(file=file, width=width, markup=False, highlight=False, emoji=False)
+
+
+def show(renderable: RenderableType) -> None:
+    """Print a table or a different object of rich on stdout."""
+    with results() as stdout:
+        console(stdout).print(renderable)
+
+
+def show_facts(facts: Mapping[str, object]) -> None:
+    """Print names and values on stdout, one pair per line."""
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        say(f"{name:<{width}}  {escaped(str(value))}")
+
+
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, keys: int = 0) -> None:
     """Print a table on stdout, with columns of numbers aligned to the right.
 
-    One that is too wide is folded; with `keys` it is several tables below each other, all of which
-    begin with so many columns.
+    A table that is too wide is folded. With `keys` it is split into several tables below each
+    other, each of which begins with the first `keys` columns.
     """
     cells = [
         [escaped(value) if isinstance(value, str) else f"{value:,}" for value in row]
@@ -89,7 +126,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, keys
 
 
 def _fitting(columns: Sequence[str], cells: Sequence[Sequence[str]], keys: int) -> list[list[int]]:
-    """The columns of each of several tables that are no wider than the console."""
+    """Split the columns into tables that are no wider than the console."""
     with results() as stdout:
         room = console(stdout).width
     widths = [max(map(len, cells_of)) + GAP for cells_of in zip(columns, *cells, strict=True)]
@@ -108,40 +145,78 @@ def _table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        numeric = all(_is_number(row[index]) for row in cells)
+        numeric = all(row[index][:1].isdigit() or row[index] in ("", "-") for row in cells)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in cells:
         table.add_row(*row)
     return table
 
 
-def show_facts(facts: Mapping[str, object]) -> None:
-    """Print names and values on stdout, one pair per line."""
-    width = max(map(len, facts), default=0)
-    for name, value in facts.items():
-        say(f"{name:<{width}}  {escaped(str(value))}")
+def track(iterable: Iterable[T], *, description: str, total: int | None = None) -> Iterator[T]:
+    """Yield from `iterable`, with a bar and the time left once it takes more than two seconds.
 
-
-@contextmanager
-def results() -> Iterator[TextIO]:
-    """Where results go, the standard output; FileError if it is closed, or takes no more."""
-    if sys.stdout is None:
-        raise FileError("the result cannot be shown: the standard output is closed. Open it.")
+    A `track` inside a `track` stays silent: the outer one shows the progress of the whole.
+    """
+    if sys.stderr is None or not sys.stderr.isatty() or _tracking.get():
+        yield from iterable
+        return
+    _tracking.set(True)
     try:
-        yield sys.stdout
-    except SystemExit as ended:  # what rich makes of a reader, such as `head`, that has seen enough
-        if ended.code != 1:
-            raise
-    except OSError as error:
-        # What is still held back would fail again when Python ends: it goes nowhere instead.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
-            return
-        raise FileError(
-            f"the result cannot be shown: the standard output failed ({error.strerror}). "
-            "Send it elsewhere."
-        ) from error
+        yield from _with_bar(iterable, description, total)
+    finally:
+        _tracking.set(False)
 
 
-def _is_number(text: str) -> bool:
-    return text[:1].isdigit() or text in ("", "-")
+def _with_bar(iterable: Iterable[T], description: str, total: int | None) -> Iterator[T]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    due = time.monotonic() + PATIENCE
+    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task(description, total=total, visible=False)
+        for done, item in enumerate(iterable, 1):
+            yield item
+            if time.monotonic() >= due:
+                bar.update(task, completed=done, visible=True)
+                bar.refresh()
+                due = time.monotonic() + BAR_EVERY
+
+
+class TextBar:
+    """A progress bar with text behind it; appears when first drawn, disappears at the end."""
+
+    def __init__(self, description: str, total: int, *, width: int = 40) -> None:
+        self._description, self._total, self._width = description, total, width
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self: Bar) -> Bar:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def draw(self, done: int, text: str) -> None:
+        """Show `done` of the total, and the text."""
+        if self._bar is None:
+            self._bar = _bar_with_text(self._width)
+            self._task = self._bar.add_task(self._description, total=self._total, text=text)
+            self._bar.start()
+        self._bar.update(self._task, completed=done, text=text)
+        self._bar.refresh()
+
+
+def _bar_with_text(width: int) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(width),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[text]}"),
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=False,
+    )

@@ -6,40 +6,40 @@ import errno
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from snip.common.errors import FileError
-from snip.common.places import exists, is_file, is_folder, require_ordinary
+from snip.common.files import exists, is_file, is_folder, require_ordinary
 
 try:
     import fcntl
-except ImportError:  # Windows: two processes on one folder are the user's own care there
+except ImportError:  # Windows has no such locks: the user must keep two processes apart there
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
 TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-TRIES, PAUSE = 5, 0.05  # whoever asks `is_held` has the lock for a moment, and lets it go
+TRIES, PAUSE = 5, 0.05  # `is_held` takes the lock for a moment: try again after PAUSE seconds
 
 
 class BusyError(FileError):
-    """The folder is in use by another process."""
+    """The folder is in use by a different process."""
 
 
 @dataclass(frozen=True)
 class Lock:
-    """The hold that a process has on a run's folder."""
+    """The lock that a process holds on a run's folder."""
 
     folder: Path | None  # None: nothing is kept
     file: BinaryIO | None = None  # None where the system has no locks
 
     def require(self) -> None:
-        """Stop if the folder is no longer the one that was locked.
+        """Raise if the folder is no longer the one that was locked.
 
-        Every write would make a deleted folder anew with only some of the files in it, or end up
-        in the folder of a process that started after the deletion.
+        Every write would create a deleted folder again with only some of its files, or go to the
+        folder of a process that started after the deletion.
         """
         if self.folder is None:
             return
@@ -54,51 +54,65 @@ class Lock:
 
 @contextmanager
 def locked(folder: Path | None) -> Iterator[Lock]:
-    """Hold `folder` for this process, or refuse because another one trains in it.
-
-    If the work inside fails before it has written anything, no trace of the lock is left either.
-    """
+    """Lock `folder` for this process, or raise BusyError while a different one holds it."""
     if folder is not None:
         require_folder(folder)
         require_ordinary(folder / LOCK)  # opening a pipe would wait for ever
     if folder is None or fcntl is None:
         yield Lock(folder)
         return
-    try:
-        missing = [place for place in (folder, *folder.parents) if not exists(place)]
-        before = set() if missing else _names(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
     with _opened(folder) as file:
-        _hold(file, folder)
-        try:
-            yield Lock(folder, file)
-        except BaseException:
-            if LOCK not in before and _is_at(file, folder / LOCK):
-                _remove_unused(folder, before, missing)
-            raise
+        # The file may be deleted between opening and locking it: the next process would make a new
+        # one and lock that.
+        if not _taken(file) or not _is_at(file, folder / LOCK):
+            raise BusyError(
+                f"{folder} is in use by another process: wait for it to end, or choose another "
+                "folder."
+            )
+        yield Lock(folder, file)
 
 
 def _opened(folder: Path) -> BinaryIO:
-    """The folder's file to lock. Whoever gives up a folder that it made may take it away again."""
+    """Open the file to lock, in a folder that is made if it is missing."""
     try:
-        return (folder / LOCK).open("ab")
-    except FileNotFoundError as error:
-        raise BusyError(f"{folder} was removed by another process: try again.") from error
-    except OSError as error:
-        raise _unwritable(folder, error) from error
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            return (folder / LOCK).open("ab")
+        except FileNotFoundError as error:
+            raise BusyError(f"{folder} was removed by another process: try again.") from error
+    except BusyError:
+        raise
+    except OSError as error:  # also of mkdir where no folder can be made, as in /proc
+        raise FileError(f"cannot write in {folder}: {error}; choose another place.") from error
 
 
-def _unwritable(folder: Path, error: OSError) -> FileError:
-    return FileError(f"cannot write in {folder}: {error}; choose another place.")
+def _taken(file: BinaryIO) -> bool:
+    """Lock the file; False if a different process keeps it locked."""
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in TAKEN:
+                time.sleep(PAUSE)
+                continue
+            # Any other error means a file system without locks: carry on without one.
+        return True
+    return False
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Return True if the open file is the one at `path`; inodes of open files are not reused."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except OSError:
+        return False
 
 
 @contextmanager
 def waiting_lock(folder: Path, seconds: float = 300.0) -> Iterator[Lock]:
-    """Hold `folder` as `locked` does, for work of a moment: others are waited for.
+    """Lock `folder` as `locked` does, for short work: wait for other processes to release it.
 
-    A moment can be long: on a busy machine it has taken half a minute to draw a figure.
+    Short work can take long: on a busy machine it has taken half a minute to draw a figure.
     """
     until = time.monotonic() + seconds
     while True:
@@ -115,14 +129,14 @@ def waiting_lock(folder: Path, seconds: float = 300.0) -> Iterator[Lock]:
 
 
 def require_folder(folder: Path) -> None:
-    """Refuse a path that cannot become a folder because it, or what it is in, is a file."""
+    """Refuse a path that cannot become a folder because it, or a parent of it, is a file."""
     there = next((place for place in (folder, *folder.parents) if exists(place)), folder)
     if exists(there) and not is_folder(there):
         raise FileError(f"{there} is a file: give a folder.")
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process is at work in `folder`."""
+    """Return True if a process holds the lock of `folder`."""
     path = folder / LOCK
     if fcntl is None or not is_file(path):
         return False
@@ -132,47 +146,3 @@ def is_held(folder: Path) -> bool:
     except OSError as error:
         return error.errno in TAKEN
     return False
-
-
-def _names(folder: Path) -> set[str]:
-    return {entry.name for entry in folder.iterdir()}
-
-
-def _hold(file: BinaryIO, folder: Path) -> None:
-    # Another process may have removed the file between our opening and locking it; whoever comes
-    # next would make a new one and hold that.
-    if not _taken(file) or not _is_at(file, folder / LOCK):
-        raise BusyError(
-            f"{folder} is in use by another process: wait for it to end, or choose another folder."
-        )
-
-
-def _taken(file: BinaryIO) -> bool:
-    """Take the lock. False if another process keeps it."""
-    for _ in range(TRIES):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in TAKEN:
-                time.sleep(PAUSE)
-                continue
-            # Any other error means a file system without locks: carry on without one.
-        return True
-    return False
-
-
-def _is_at(file: BinaryIO, path: Path) -> bool:
-    """Whether the open file is the one at `path`. An open file's number is never given again."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except OSError:
-        return False
-
-
-def _remove_unused(folder: Path, before: set[str], made: list[Path]) -> None:
-    """Delete the lock's file if the work left nothing beside it, and the folders made for it."""
-    with suppress(OSError):  # a folder that somebody else uses by now stays
-        if _names(folder) == before | {LOCK}:
-            (folder / LOCK).unlink()
-            for place in made:  # the innermost first
-                place.rmdir()

@@ -1,4 +1,7 @@
-"""The one timing loop. On a noisy machine the ways take turns, and the best turn of each counts."""
+"""The one timing loop: rivals take turns, and the best turn of each counts.
+
+Other work on the machine then slows all rivals alike, and only some turns of each.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,13 @@ def best_times(
     clock: Clock = time.perf_counter,
     shown: Turns = iter,
 ) -> dict[str, float]:
-    """Seconds of the fastest turn of each way, after `warmup` turns that do not count.
+    """Seconds of the fastest turn of each rival, after `warmup` turns that do not count.
 
-    There are at least `rounds` turns, and more until each way has had about `seconds`, but no more
-    than `most`. `shown` passes the turns on, as a progress bar does. `setup` runs before each turn
-    and is not timed. A turn repeats its work for at least `burst` seconds and its mean counts: the
-    steps of a training follow one another, and a single short step would be timed with the caches
-    that the other ways left behind. `clock` is what turns are timed by: `time.thread_time` counts
-    only this thread's work, where others share the machine.
+    There are at least `rounds` turns, more until each rival has had about `seconds`, and at most
+    `most`. `shown` wraps the turns, for a progress bar. `setup` runs before each turn, untimed.
+    A turn repeats its work for at least `burst` seconds and counts with the mean: training steps
+    follow one another, and a single short one would run with caches filled by the other rivals.
+    With `time.thread_time` as `clock` only this thread counts, not others that share the machine.
     """
     best = dict.fromkeys(ways, float("inf"))
     end = time.perf_counter() + seconds * len(ways)
@@ -49,17 +51,18 @@ def best_times(
 
 
 def best_time(work: Work, *, rounds: int, seconds: float = 0.0, warmup: int = 1) -> float:
-    """Seconds of the fastest turn of a single way."""
+    """Seconds of the fastest turn of a single work."""
     return best_times({"": work}, rounds=rounds, seconds=seconds, warmup=warmup)[""]
 
 
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """What a work that is done once gives, and its seconds."""
+    """Do a work once; return its result and its seconds."""
     start = time.perf_counter()
     return work(), time.perf_counter() - start
 
 
 def _mean_time(work: Work, least: float, clock: Clock) -> float:
+    """Mean seconds of a call, over calls that take `least` seconds together."""
     calls, start = 0, clock()
     while True:
         work()

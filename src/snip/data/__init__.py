@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from snip.common.errors import FileError, nearest
-from snip.common.places import unreadable
+from snip.common.files import unreadable
 from snip.data.augment import Augmentation
 from snip.data.batches import Batches
 from snip.data.dataset import Dataset

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from snip.common import files, places
-from snip.common.cache import cache_folder, trim
+from snip.common import files
 from snip.common.errors import FileError
+from snip.common.files import cache_folder, trim
 
 LARGEST = 8 << 30  # bytes of all decoded images; the largest set has 1.4 GB
 HEADER = 1 << 12  # bytes of a cache file beside its array
@@ -50,7 +50,7 @@ def _candidates(folder: Path, key: str) -> list[Path]:
 def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
     """The array of a cache file, or None if the file is not exactly what was written."""
     try:
-        places.require_ordinary(path)
+        files.require_ordinary(path)
         # The size of an array is known before one is made of the header's claims.
         if path.stat().st_size > prod(shape) + HEADER:
             return None

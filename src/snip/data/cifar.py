@@ -10,8 +10,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import torch
 
-from snip.common.files import damaged, read_bytes
-from snip.common.places import is_file
+from snip.common.files import damaged, is_file, read_bytes
 from snip.data.reading import reading
 from snip.data.safe_pickle import PickledArray, load_arrays
 from snip.data.spec import Content, Reader, Spec

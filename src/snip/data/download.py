@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from snip.common import files, places
+from snip.common import files
+from snip.common.console import track
 from snip.common.errors import FileError
-from snip.common.progress import track
 from snip.data.spec import Remote
 
 _BLOCK = 1 << 18
@@ -23,7 +23,7 @@ _PATIENCE = 30  # seconds without a byte
 def download(remote: Remote, folder: Path) -> Path:
     """The path of `remote` below `folder`, fetched unless it is there already."""
     path = folder / remote.name
-    if places.is_file(path) and files.sha256(path) == remote.sha256:
+    if files.is_file(path) and files.sha256(path) == remote.sha256:
         return path
     problems = []
     for url in remote.urls:

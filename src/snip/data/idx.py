@@ -11,8 +11,7 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
-from snip.common.files import damaged
-from snip.common.places import is_file, unreadable
+from snip.common.files import damaged, is_file, unreadable
 from snip.data.reading import FETCH_AGAIN, reading
 from snip.data.spec import Content, Reader, Spec
 from snip.data.split import Split

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from snip.common.console import track
 from snip.common.errors import MissingPackageError
 from snip.common.files import damaged
-from snip.common.progress import track
 from snip.data.reading import FETCH_AGAIN
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from snip.common.cache import cache_folder
 from snip.common.errors import FileError
-from snip.common.places import is_folder
+from snip.common.files import cache_folder, is_folder
 from snip.data.spec import Layout, Reader, Spec
 
 # Names of folders inside a set's folder, as torchvision, the hub and the archives have them.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from snip.common import files, places
+from snip.common import files
 from snip.data.cache import cached, fingerprint
 from snip.data.images import decode_images, decoder_version, is_jpeg, missing_extra
 from snip.data.reading import reading
@@ -28,7 +28,7 @@ def parquet_layout(folder: Path, spec: Spec) -> Reader | None:
 def _read_folder(folder: Path, spec: Spec) -> Content:
     train, test = _shards(folder, ("train",)), _shards(folder, spec.test_split)
     if not test:
-        raise places.unreadable(
+        raise files.unreadable(
             folder / f"{spec.test_split[0]}-*.parquet", "no such file", "put it there"
         )
     jpeg = any(is_jpeg(_first_image(path)) for path in (train[0], test[0]))
@@ -48,7 +48,7 @@ def _shards(folder: Path, names: tuple[str, ...]) -> list[Path]:
 def _read_split(paths: list[Path], spec: Spec) -> Split:
     promised = re.search(r"-of-(\d+)", paths[0].name)
     if promised and int(promised[1]) != len(paths):
-        raise places.unreadable(
+        raise files.unreadable(
             paths[0].parent,
             f"{len(paths)} of the {int(promised[1])} parts of {paths[0].name}",
             "put the others beside it",

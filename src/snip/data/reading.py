@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from snip.common import files, places
+from snip.common import files
 
 FETCH_AGAIN = "delete it and fetch it again"
 
@@ -19,4 +19,4 @@ def reading(path: Path) -> Iterator[None]:
             yield
         except FileNotFoundError as error:
             fix = "put it there, or name another folder"
-            raise places.unreadable(path, "no such file", fix) from error
+            raise files.unreadable(path, "no such file", fix) from error

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from snip.common.files import damaged, read_bytes, sha256
-from snip.common.places import is_file, is_folder, unreadable
+from snip.common.files import damaged, is_file, is_folder, read_bytes, sha256, unreadable
 from snip.data.cache import cached, fingerprint
 from snip.data.images import decode_images, decoder_version
 from snip.data.reading import FETCH_AGAIN, reading

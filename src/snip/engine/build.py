@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if is_unwanted():
         sys.stdout.write("Nothing was built: SNIP_NO_KERNELS is set\n")
         return
-    from snip.common.version import __version__  # setup.py loads this file without the package
+    from snip.common.machine import __version__
 
     try:
         # `pip install` has mostly just compiled it, which takes longer than all else here.

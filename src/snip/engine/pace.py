@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common.progress import track
+from snip.common.console import track
 from snip.common.timing import Work, best_times
 from snip.distributed.ranks import everybody
 from snip.engine.layers.packing import DENSE, SPARSE

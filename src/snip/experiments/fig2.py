@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from snip.common.progress import track
+from snip.common.console import track
 from snip.common.text import counted
 from snip.data import Dataset, load
 from snip.experiments.kinds import Experiment, Record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snip.common.progress import track
+from snip.common.console import track
 from snip.data import load
 from snip.data.dataset import Dataset
 from snip.experiments.kinds import DATA_NOTES, Experiment, Record, Row

@@ -24,8 +24,7 @@ from torch import nn
 
 from snip.common.checks import check_kinds
 from snip.common.errors import FileError, InputError, KindError
-from snip.common.files import parsed_json, reading, write_tensors
-from snip.common.places import PathLike
+from snip.common.files import PathLike, parsed_json, reading, write_tensors
 from snip.common.text import shown
 from snip.distributed.models import require_whole
 from snip.distributed.wrappers import unwrap

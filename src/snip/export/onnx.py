@@ -16,8 +16,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from snip.common.errors import InputError, warn
-from snip.common.files import write_with
-from snip.common.places import PathLike
+from snip.common.files import PathLike, write_with
 from snip.common.text import first_line
 from snip.distributed.models import require_whole
 from snip.distributed.wrappers import unwrap

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from snip.common.errors import InputError, imported
-from snip.common.places import PathLike
+from snip.common.files import PathLike
 from snip.common.text import percent
 from snip.distributed.ranks import everybody
 from snip.distributed.shards import local

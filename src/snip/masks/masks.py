@@ -16,8 +16,7 @@ from safetensors import safe_open
 from torch import nn
 
 from snip.common.errors import FileError, InputError, KindError, nearest
-from snip.common.files import parsed_json, reading, write_tensors
-from snip.common.places import PathLike
+from snip.common.files import PathLike, parsed_json, reading, write_tensors
 from snip.common.text import html_page, html_table, listed, percent
 from snip.distributed.models import resharded
 from snip.distributed.shards import check_split, local, part, whole_masks

@@ -12,7 +12,7 @@ import torch
 
 from snip.common.checks import check_kinds
 from snip.common.errors import KindError
-from snip.common.version import __version__
+from snip.common.machine import __version__
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import torch
 
+from snip.common.console import track
 from snip.common.errors import InputError
-from snip.common.progress import track
 from snip.masks import Masks, held_masks
 from snip.methods.calls import require_seen, watched
 from snip.methods.course import Course

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import nn
 
-from snip.common.progress import track
+from snip.common.console import track
 from snip.masks import Masks
 from snip.methods.calls import Call, recorded, require_called, require_images, require_logits
 from snip.methods.course import Course

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from snip.common.console import track
 from snip.common.errors import InputError, SnipWarning, warn
-from snip.common.progress import track
 from snip.distributed.shards import local, part, ranks_of_tensors, sharded_like
 from snip.masks import Masks, held_masks
 from snip.methods.kinds import DATA, NOTHING, AtInitialisation

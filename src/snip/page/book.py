@@ -8,10 +8,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from snip.common import files, places
+from snip.common import files
+from snip.common.console import track
 from snip.common.errors import FileError
-from snip.common.progress import track
-from snip.common.version import __version__
+from snip.common.machine import __version__
 from snip.page import comparison
 from snip.page.explorer import Explorer, Load, colours
 from snip.page.finding import Reader, Run, chosen_folders
@@ -97,7 +97,7 @@ def _most_to_see(data: dict[str, Any]) -> str:
 
 def require_ours(path: Path) -> None:
     """Refuse to write over a file that is not a page of ours."""
-    if not places.exists(path):
+    if not files.exists(path):
         return
     with files.reading(path), path.open("rb") as file:
         ours = MARK.encode() in file.read(200)

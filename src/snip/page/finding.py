@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from snip.common.errors import FileError, InputError
-from snip.common.files import read_json, reading
+from snip.common.files import exists, is_folder, names_in, read_json, reading
 from snip.common.lock import is_held
-from snip.common.places import exists, is_folder, names_in
 from snip.masks import Masks
 from snip.reports.report import Report
 from snip.runs import RunConfig, RunResult

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from snip.common.errors import InputError
-from snip.common.places import PathLike
+from snip.common.files import PathLike
 from snip.reports.pictures import INK, as_written, require_format, save
 
 # Okabe-Ito: told apart by all eyes, and in print.

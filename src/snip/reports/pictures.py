@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from snip.common.errors import InputError
-from snip.common.files import write_with
-from snip.common.places import PathLike
+from snip.common.files import PathLike, write_with
 from snip.masks import Masks
 from snip.network.layout import is_weight
 from snip.reports.views import filters, pixels, tiled

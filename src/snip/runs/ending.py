@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from snip.common.places import exists
-from snip.common.source import commit
+from snip.common.files import exists
+from snip.common.machine import commit
 from snip.data.dataset import Dataset
 from snip.engine.choice import Choice
 from snip.masks import Masks, versions

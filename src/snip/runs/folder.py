@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from snip.common import files, places
+from snip.common import files
 from snip.common.checks import differences
 from snip.common.errors import FileError
 from snip.common.lock import require_folder
@@ -30,14 +30,21 @@ Value = TypeVar("Value")
 ALL = (RESULT, SUMS, CHECKPOINT, METRICS, MODEL, SELECTED, REPORT, MASKS, ENGINE)
 
 
+def require_run_folder(folder: Path) -> None:
+    """Refuse a folder of something else, before a lock leaves a file in it."""
+    require_folder(folder)
+    if not files.exists(folder) or files.exists(folder / CONFIG):
+        return
+    if any(name[0] != "." for name in files.names_in(folder)):
+        raise FileError(
+            f"{folder} exists and is no run folder (it has no {CONFIG}): choose another."
+        )
+
+
 def require_own(folder: Path, config: RunConfig) -> None:
     """Refuse a folder that holds another run, or anything else."""
-    require_folder(folder)
-    if not places.exists(folder / CONFIG):
-        if places.exists(folder) and any(name[0] != "." for name in places.names_in(folder)):
-            raise FileError(
-                f"{folder} exists and is no run folder (it has no {CONFIG}): choose another."
-            )
+    require_run_folder(folder)
+    if not files.exists(folder / CONFIG):
         return
     changed = differences(read_config(folder).identity(), config.identity())
     if changed:
@@ -59,11 +66,11 @@ def read_report(folder: Path, name: str, kind: type[Value]) -> Value:
 
 def state_of(folder: Path) -> str:
     """How far the run in `folder` has come."""
-    if places.exists(folder / RESULT):
+    if files.exists(folder / RESULT):
         return FINISHED
-    if places.exists(folder / CHECKPOINT) or places.exists(folder / PHASES):
+    if files.exists(folder / CHECKPOINT) or files.exists(folder / PHASES):
         return STOPPED
-    return BEGUN if places.exists(folder / CONFIG) else NEW
+    return BEGUN if files.exists(folder / CONFIG) else NEW
 
 
 def clear(folder: Path) -> None:
@@ -75,7 +82,7 @@ def clear(folder: Path) -> None:
 def phase_folders(folder: Path) -> list[Path]:
     """The folders of the trainings before a run's last, in the order of their names."""
     phases = folder / PHASES
-    return [phases / name for name in places.names_in(phases)] if places.is_folder(phases) else []
+    return [phases / name for name in files.names_in(phases)] if files.is_folder(phases) else []
 
 
 def clear_phases(folder: Path, *, keep: tuple[str, ...] = ()) -> None:

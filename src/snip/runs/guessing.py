@@ -7,7 +7,7 @@ import shlex
 
 import torch
 
-from snip.common.places import exists
+from snip.common.files import exists
 from snip.common.text import listed, percent
 from snip.masks import Masks, empty_layers
 from snip.methods import training_method

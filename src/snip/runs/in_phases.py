@@ -10,7 +10,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 from torch import nn
 
-from snip.common import places
+from snip.common import files
 from snip.common.console import remark
 from snip.common.errors import InputError
 from snip.common.files import read_json, reading, write_json
@@ -47,7 +47,7 @@ def saved_masks(config: RunConfig, place: Path, *, resume: bool) -> Path | None:
     The weights that a method has trained are in the checkpoint alone: masks without it are of no
     use.
     """
-    usable = method_of(config) is None or places.exists(place / CHECKPOINT)
+    usable = method_of(config) is None or files.exists(place / CHECKPOINT)
     return place / MASKS if resume and usable else None
 
 
@@ -146,7 +146,7 @@ def costs(config: RunConfig, place: Path) -> dict[str, dict[str, float]]:
         return {}
     found = {}
     noted, first = place / layout.FIRST_COST, place.parent / config.trained_first.folder_name
-    if places.exists(noted):
+    if files.exists(noted):
         found[FIRST] = _read_cost(noted)
     elif layout.state_of(first) == layout.FINISHED:  # a run that an older version began
         found[FIRST] = _first_cost(config, RunResult.read(first))

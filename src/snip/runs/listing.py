@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from snip.common import places
+from snip.common import files
 from snip.common.errors import FileError
 from snip.common.lock import is_held
 from snip.runs import folder as layout
@@ -73,10 +73,10 @@ def listed(folder: Path) -> Listed:
 
 def run_folders(root: Path) -> list[Path]:
     """The folders of runs in `root`, in the order of their names."""
-    if not places.is_folder(root):
+    if not files.is_folder(root):
         raise FileError(f"there is no folder {root}: give --out, the folder of run folders.")
-    found = [root / name for name in places.names_in(root)]
-    return [path for path in found if places.exists(path / layout.CONFIG)]
+    found = [root / name for name in files.names_in(root)]
+    return [path for path in found if files.exists(path / layout.CONFIG)]
 
 
 def _latest(folder: Path) -> tuple[str, tuple[Metrics, ...]]:

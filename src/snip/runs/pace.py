@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from snip.common.errors import InputError
-from snip.common.places import is_folder
+from snip.common.files import is_folder
 from snip.data import DATASETS
 from snip.runs.config import RunConfig
 from snip.runs.folder import FINISHED, state_of

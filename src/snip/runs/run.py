@@ -13,10 +13,9 @@ import torch
 from torch import nn
 
 from snip.common.errors import InputError
-from snip.common.files import write_json
+from snip.common.files import exists, write_json
 from snip.common.lock import Lock, locked
-from snip.common.places import exists
-from snip.common.source import note_code
+from snip.common.machine import note_code
 from snip.data import load
 from snip.data.dataset import Dataset
 from snip.masks import Masks
@@ -83,6 +82,7 @@ def run(
         progress=progress,
         checkpoint_seconds=checkpoint_seconds,
     )
+    layout.require_run_folder(place)
     finished = resume and layout.state_of(place) == layout.FINISHED
     # A finished run is only read, which needs no lock and may be on a disk that takes none.
     with locked(None if finished else place) as lock:

@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from snip.common import files, places
+from snip.common import files
 from snip.common.checks import fits
 from snip.common.errors import FileError
 from snip.runs.folder import ALL, CONFIG, FIRST_COST, RESULT, SUMS
@@ -32,7 +32,7 @@ def write_result(folder: Path, result: dict[str, Any]) -> None:
     """End a run: write the sums of all its files, and then the result, which is one of them."""
     text = files.json_text(result)
     written = [name for name in (CONFIG, FIRST_COST, *ALL) if name not in (RESULT, SUMS)]
-    sums = {name: files.sha256(folder / name) for name in written if places.exists(folder / name)}
+    sums = {name: files.sha256(folder / name) for name in written if files.exists(folder / name)}
     sums[RESULT] = hashlib.sha256(text.encode()).hexdigest()
     files.write_json(folder / SUMS, {"sha256": dict(sorted(sums.items()))})
     # The result comes last: with it the folder counts as finished, and its sums are complete.
@@ -55,8 +55,8 @@ def changes(folder: Path) -> Changes | None:
 def require_as_summed(path: Path) -> None:
     """Refuse a file of a finished run that was altered since the run ended."""
     folder = path.parent
-    expected = (_read(folder) or {}).get(path.name) if places.exists(folder / RESULT) else None
-    if expected is not None and places.is_file(path) and files.sha256(path) != expected:
+    expected = (_read(folder) or {}).get(path.name) if files.exists(folder / RESULT) else None
+    if expected is not None and files.is_file(path) and files.sha256(path) != expected:
         raise FileError(
             f"{path} was altered after its run ended: its sum is not the one in {SUMS}. "
             f"Put back a copy, or delete {folder} and run again."
@@ -65,7 +65,7 @@ def require_as_summed(path: Path) -> None:
 
 def _read(folder: Path) -> dict[str, str] | None:
     path = folder / SUMS
-    if not places.exists(path):
+    if not files.exists(path):
         return None
     sums: dict[str, str] = files.read_json(path).get("sha256", {})
     if not sums or not fits(sums, dict[str, str]):
@@ -75,5 +75,5 @@ def _read(folder: Path) -> dict[str, str] | None:
 
 def _files(folder: Path) -> list[str]:
     """The ordinary files in a run's folder, without hidden ones and the sums themselves."""
-    names = (name for name in places.names_in(folder) if name[0] != "." and name != SUMS)
-    return [name for name in names if places.is_file(folder / name)]
+    names = (name for name in files.names_in(folder) if name[0] != "." and name != SUMS)
+    return [name for name in names if files.is_file(folder / name)]

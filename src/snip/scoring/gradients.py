@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from snip.common.checks import all_finite
+from snip.common.console import track
 from snip.common.errors import InputError
 from snip.common.memory import in_no_other_hands
-from snip.common.progress import track
 from snip.distributed.backward import backward_aside, gradient_by_backward
 from snip.distributed.ranks import Ranks
 from snip.distributed.shards import local, sharded_like

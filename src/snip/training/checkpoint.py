@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common import files, places
+from snip.common import files
 from snip.common.checks import differences, fits
 from snip.common.errors import FileError, warn
 from snip.common.text import shortened
@@ -54,12 +54,18 @@ def save_checkpoint(
         "state": dict(state),
         "threads": torch.get_num_threads(),
     }
-    files.write_with(path, lambda temporary: torch.save(content, temporary))
+
+    def write(temporary: Path) -> None:
+        # Given a path, torch writes by itself and hides the system's error, such as a full disk.
+        with temporary.open("wb") as file:
+            torch.save(content, file)
+
+    files.write_with(path, write)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint and refuse a damaged one; runs no code that the file may carry."""
-    if not places.is_file(path):
+    if not files.is_file(path):
         raise FileError(f"there is no checkpoint at {path}.")
     with files.reading(path, fix=START_OVER):
         content = read_torch(path, START_OVER)

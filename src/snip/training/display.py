@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from snip.common.progress import BAR_EVERY, PATIENCE, TextBar
+from snip.common.console import BAR_EVERY, PATIENCE, TextBar
 from snip.common.text import duration
 from snip.training.metrics import Running
 

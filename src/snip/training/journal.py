@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common import files, places
+from snip.common import files
 from snip.common.errors import FileError
 from snip.common.lock import Lock
 from snip.training.checkpoint import restore, save_checkpoint
@@ -63,7 +63,7 @@ class Journal:
         for name in () if resume else STARTED_OVER:
             files.remove(self._folder / name)
         state = State()
-        if places.exists(path):
+        if files.exists(path):
             state = restore(
                 path,
                 model=model,
@@ -144,7 +144,7 @@ class Journal:
     def _require_watched(self) -> None:
         watched = [] if self._folder is None else [self._folder / name for name in self._watched]
         for path in watched:
-            if not places.exists(path):
+            if not files.exists(path):
                 ours = path.name in (MASKS, ENGINE)  # which a resumed training makes again
                 way_on = self._way_on() if ours else f"{self.last_good()}: put the file back first."
                 raise FileError(
@@ -159,7 +159,7 @@ class Journal:
     def _has_checkpoint(self) -> bool:
         """Whether this training saved or restored a checkpoint that nobody has deleted since."""
         saved = self._saved_iteration is not None
-        return saved and self._folder is not None and places.exists(self._folder / CHECKPOINT)
+        return saved and self._folder is not None and files.exists(self._folder / CHECKPOINT)
 
 
 def _file_at(path: Path) -> tuple[int, int, int] | None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from snip.common.files import exists
 from snip.common.lock import locked
-from snip.common.places import exists
 from snip.masks import Masks
 from snip.training.config import TrainConfig
 from snip.training.hooks import Hooks

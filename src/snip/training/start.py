@@ -8,9 +8,8 @@ from pathlib import Path
 from torch import nn
 
 from snip.common.errors import FileError
-from snip.common.files import read_json, reading, remove, write_json
+from snip.common.files import exists, read_json, reading, remove, write_json
 from snip.common.lock import Lock
-from snip.common.places import exists
 from snip.distributed.wrappers import unwrap
 from snip.engine.choice import Choice, choose, choose_again
 from snip.engine.fused.step import training_step

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from snip.common import places
+from snip.common import files
 from snip.common.errors import imported
 from snip.common.files import remove
 from snip.training.loggers import began, scalars, writing
@@ -38,8 +38,8 @@ class TensorBoard:
     def begin(self, history: Sequence[Metrics]) -> None:
         """Write the history anew: a reader never sees a point that a resumed run does again."""
         with writing(str(self._folder)):
-            if places.is_folder(self._folder):
-                for name in places.names_in(self._folder):
+            if files.is_folder(self._folder):
+                for name in files.names_in(self._folder):
                     if name.startswith(EVENTS):
                         remove(self._folder / name)
             self._writer = self._make(str(self._folder))

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from snip.common import places
+from snip.common import files
 from snip.common.errors import imported
 from snip.training.loggers import identity, scalars, writing
 from snip.training.metrics import Metrics
@@ -73,6 +73,6 @@ class WandB:
 
     def _remove_earlier(self) -> None:
         place = self._folder / FOLDER
-        for name in places.names_in(place) if places.is_folder(place) else ():
+        for name in files.names_in(place) if files.is_folder(place) else ():
             if name.startswith(OFFLINE) and name.endswith(self._id):
                 shutil.rmtree(place / name)

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from snip.common.cache import cache_folder
 from snip.common.checks import fits
 from snip.common.errors import FileError
-from snip.common.files import read_json, write_text
-from snip.common.version import __version__
+from snip.common.files import cache_folder, read_json, write_text
+from snip.common.machine import __version__
 
 T = TypeVar("T")
 

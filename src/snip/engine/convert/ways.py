@@ -17,7 +17,7 @@ import networkx as nx  # torch itself depends on it
 import torch
 from torch import fx, nn
 
-from snip.common.progress import track
+from snip.common.console import track
 from snip.engine.convert.linear_ways import dense_linear_wins
 from snip.engine.convert.timings import Timings
 from snip.engine.convert.trials import best, dense_wins, machine, round_of, run_as, setting

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from snip.common.errors import InputError, nearest
-from snip.common.version import __version__
+from snip.common.machine import __version__
 from snip.engine import build
 from snip.engine.kernels.border import BorderError, prototypes
 from snip.engine.kernels.constants import DONE, NO_MEMORY, NO_THREADS, REFUSED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from snip.common.console import remark
-from snip.common.source import code_digest, commit
+from snip.common.machine import code_digest, commit
 from snip.experiments.kinds import Record
 from snip.masks import versions
 from snip.runs.result import environment

@@ -13,8 +13,7 @@ from typing import Any, get_type_hints
 
 from snip.common.checks import fits
 from snip.common.errors import FileError
-from snip.common.files import read_json, reading
-from snip.common.places import exists
+from snip.common.files import exists, read_json, reading
 from snip.common.text import shown
 from snip.experiments.kinds import DATA_NOTES, Experiment, Record
 from snip.experiments.records.parts import MADE, MEASURED, TIMED

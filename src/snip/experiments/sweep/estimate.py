@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from snip.common.console import say, show_table
-from snip.common.progress import track
+from snip.common.console import say, show_table, track
 from snip.common.text import counted, duration
 from snip.experiments.kinds import Row
 from snip.experiments.records.parts import MADE, MEASURED

@@ -7,9 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from snip.common.console import remark
+from snip.common.console import TextBar, remark
 from snip.common.errors import InputError
-from snip.common.progress import TextBar
 from snip.common.text import duration
 from snip.experiments.sweep.order import together
 from snip.runs.listing import Listed, listed

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from snip.common.checks import checked_number, checked_whole
-from snip.common.console import remark
+from snip.common.console import remark, track
 from snip.common.errors import FileError, InputError
-from snip.common.progress import track
-from snip.common.source import note_code
+from snip.common.machine import note_code
 from snip.common.text import counted, listed
 from snip.data import load
 from snip.experiments.kinds import Experiment, Record, Row, nothing_more, scaled
