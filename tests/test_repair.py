@@ -10,7 +10,7 @@ from networks import chain
 from torch import nn
 
 import snip
-from snip.masks import empty_layers
+from snip.masks import Provenance, empty_layers
 from snip.network.calls import Call
 from snip.network.network import Network
 from snip.network.paths import Reach
@@ -133,12 +133,17 @@ def test_a_scope_that_was_chosen_is_kept_and_only_cures_that_work_are_named():
         assert connected(again, snip.select(scores, **asked), batch[0]) == works, settings
 
 
-def test_no_selection_is_made_that_is_not_tried():
-    """With some outputs reached, more connections are never tried, and so never selected."""
+@pytest.mark.parametrize(("scope", "tried"), [("layer", 3), ("global", 1)])
+def test_no_selection_is_made_that_is_not_tried(scope, tried):
+    """With some outputs reached, more connections are never tried, and so never selected.
+
+    Nor is a floor that each layer has already: in one ranking it would select the same masks.
+    """
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 2, bias=False))
     first, second = torch.zeros(3, 3).bool(), torch.zeros(2, 3).bool()
     first[0, 0] = second[0, 0] = True
-    masks = snip.Masks({"0.weight": first, "1.weight": second})
+    about = Provenance(scope=scope)
+    masks = snip.Masks({"0.weight": first, "1.weight": second}, about)
     asked = []
 
     def select(**settings):
@@ -147,5 +152,5 @@ def test_no_selection_is_made_that_is_not_tried():
 
     with pytest.warns(snip.SnipWarning, match="Tried in vain"):
         with_a_path(Network.of(model), masks, Call((torch.ones(5, 3),), {}), select, repair=True)
-    assert len(asked) == 3
+    assert len(asked) == tried
     assert not any("sparsity" in settings for settings in asked)

@@ -11,9 +11,11 @@ from snip.common.errors import InputError, warn
 from snip.common.text import listed
 from snip.masks import Masks, empty_layers, nearly_empty_layers
 from snip.network.calls import Call
+from snip.network.layout import Packed
 from snip.network.network import Network
 from snip.network.paths import Follower, Reach, unpruned
 from snip.network.reader import LearnedOutputs
+from snip.selection.select import meets_floor
 
 # Floors to try first: parts of what a layer would keep if all were equally sparse. They change
 # little, and a tenth is often enough. Where outputs stay unreached, "erk" gives small layers more.
@@ -118,7 +120,8 @@ def _repaired(
 ) -> Masks:
     """The masks or, if that is allowed, those of a cure; a warning names only what was tried."""
     lost, cannot = _lost(network, masks, search)
-    cure = None if select is None else search.among([*cures, *_cures(masks)], select)
+    cures = [*cures, *_cures(masks, network.packed)]
+    cure = None if select is None else search.among(cures, select)
     vain = f" Tried in vain: {'; '.join(search.failed)}." if search.failed else ""
     if cure is None:
         warn(f"{lost}{cannot}{vain}")
@@ -192,12 +195,14 @@ class _Search:
         return counts[0] if all(counts) else 0
 
 
-def _cures(masks: Masks) -> list[Settings]:
+def _cures(masks: Masks, packed: Packed) -> list[Settings]:
     """Other settings for the selection: of as many connections, then of more."""
     asked = masks.provenance
     density = 1 - masks.sparsity
     floors = [float(f"{part * density:.1g}") for part in PARTS]  # to be written down
     ranked = {} if asked.scope == "global" else {"scope": "global"}
+    if not ranked:  # a floor that every layer has already would select the same masks
+        floors = [floor for floor in floors if not meets_floor(masks, floor, packed)]
     cures: list[Settings] = [{**ranked, "floor": floor} for floor in floors]
     cures += [] if asked.scope == "erk" else [{"scope": "erk"}]
     least = 1 - (asked.sparsity_asked or masks.sparsity)

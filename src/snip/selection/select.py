@@ -265,6 +265,14 @@ def _count(masks: Tensors, names: list[str]) -> int:
     return sum(int(masks[name].count_nonzero()) for name in names)
 
 
+def meets_floor(masks: Masks, floor: float, packed: Packed) -> bool:
+    """True if each layer keeps its floor already, so that asking for it would change nothing."""
+    groups, parts = _floor_groups(masks, packed), split(masks, packed)
+    return all(
+        _count(parts, names) >= _floor_of(names, parts, floor, None) for names in groups.values()
+    )
+
+
 def require_some_kept(total: int, sparsity: float) -> None:
     """Refuse a sparsity at which none of `total` connections would be left to train."""
     if kept_count(total, sparsity) == 0:
