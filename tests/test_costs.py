@@ -3,10 +3,17 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
-from snip.selection.costs import count_uses, flops, flops_per_element, uses
+from snip.network.calls import arguments
+from snip.network.reader import Reader, look, used_outside
+from snip.selection.costs import flops, flops_per_element
+
+
+def uses(model, inputs):
+    return look(model, arguments(model, inputs)).uses
 
 
 def test_linear_counts_the_leading_dimensions():
@@ -158,11 +165,64 @@ def test_a_part_of_a_weight_is_used_by_its_part():
         assert uses(model, torch.ones(5, 3)) == {"whole": 0.25}
 
 
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return nn.functional.linear(x, (self.weight * 0.5).to(x.dtype), self.bias)
+
+
+class Standardised(nn.Linear):
+    def forward(self, x):
+        centred = self.weight - self.weight.mean(1, keepdim=True)
+        return nn.functional.linear(x, centred / centred.std(), self.bias)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Scaled(3, 4),
+        Standardised(3, 4),
+        parametrizations.spectral_norm(nn.Linear(3, 4)),
+        parametrizations.orthogonal(nn.Linear(3, 4)),
+    ],
+    ids=["scaled", "standardised", "spectral norm", "orthogonal"],
+)
+@pytest.mark.parametrize("training", [False, True])
+def test_what_is_computed_from_a_weight_alone_counts_as_the_weight(layer, training):
+    model = nn.Sequential(layer).train(training)
+    found = look(model, arguments(model, torch.ones(2, 5, 3)), training=training).uses
+    (name,) = (n for n, p in model.named_parameters() if p.ndim == 2)
+    assert found == {name: 5, "0.bias": 5}
+
+
+def test_reading_tells_the_first_call_and_where_samples_are():
+    model, first = nn.LSTM(3, 4), torch.ones(5, 2, 3)
+    with Reader(model) as reader:
+        model(first)
+        model(torch.ones(5, 4, 3))
+    seen = reader.seen
+    assert seen.call.args[0] is first
+    assert (seen.samples, seen.batches, seen.batch_dim) == (2 + 4, 2, 1)
+
+
+def test_weights_used_while_their_layer_is_not_running_are_told():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.b(self.a(x)) @ self.a.weight
+
+    model = Tied()
+    call = arguments(model, torch.ones(2, 3))
+    assert used_outside(model, [model.a, model.b], call) == {model.a.weight}
+
+
 def test_what_a_loss_computes_with_weights_is_no_cost_of_the_model():
     model = nn.Sequential(nn.Linear(3, 3))
-    with count_uses(model) as counter:
+    with Reader(model) as reader:
         model(torch.ones(2, 3)).sum() + (model[0].weight @ model[0].weight.t()).sum()
-    assert counter.uses == {"0.weight": 1, "0.bias": 1}
+    assert reader.seen.uses == {"0.weight": 1, "0.bias": 1}
 
 
 def test_activation_checkpointing_counts_a_forward_once():
@@ -175,9 +235,9 @@ def test_activation_checkpointing_counts_a_forward_once():
             return checkpoint(self.inner, x, use_reentrant=False)
 
     model = Checkpointed()
-    with count_uses(model) as counter:
+    with Reader(model) as reader:
         model(torch.ones(2, 3, requires_grad=True)).sum().backward()
-    assert counter.uses == {"inner.weight": 1, "inner.bias": 1}
+    assert reader.seen.uses == {"inner.weight": 1, "inner.bias": 1}
 
 
 def test_a_compiled_model_is_not_compiled_anew():
@@ -185,23 +245,25 @@ def test_a_compiled_model_is_not_compiled_anew():
     compiled = torch.compile(model, backend="eager")
     compiled(torch.ones(2, 3))
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    with count_uses(compiled):
+    with Reader(compiled) as reader:
         compiled(torch.ones(2, 3))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= before + 1  # for the hooks
+    assert reader.seen.uses == {"0.weight": 1, "0.bias": 1}
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= before + 1
 
 
 def test_several_batches_average_per_sample():
     model = nn.Sequential(nn.Conv1d(1, 1, 1))
-    with count_uses(model) as counter:
-        assert counter.uses == {}
+    with Reader(model) as reader:
+        assert reader.seen.uses == {}
         model(torch.ones(2, 1, 4))
         model(torch.ones(6, 1, 4))
-    assert counter.uses == {"0.weight": 4, "0.bias": 4}
+    assert reader.seen.uses == {"0.weight": 4, "0.bias": 4}
 
 
 def test_hooks_go_also_when_the_forward_fails():
     model = nn.Sequential(nn.Linear(3, 4))
-    with pytest.raises(RuntimeError), count_uses(model):
+    with pytest.raises(RuntimeError), Reader(model):
         model(torch.ones(2, 5))
     for module in model.modules():
         assert not module._forward_hooks

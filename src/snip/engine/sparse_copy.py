@@ -25,8 +25,8 @@ from snip.masks import Masks
 from snip.network.calls import arguments
 from snip.network.graph import Graph, UntraceableError, trace
 from snip.network.parameters import parameter_places
+from snip.network.reader import used_outside
 from snip.network.untouched import hooked
-from snip.tracing.reads import read_past_layers
 
 
 class DenseError(Exception):
@@ -147,7 +147,7 @@ def _sparse_names(model: nn.Module, masks: Masks, inputs: Any) -> list[str]:
         and any(f"{name}.{key}" in masks for key in layer._parameters)
     }
     needed_whole = _tied(model) | _read_by_torch(model)
-    needed_whole |= read_past_layers(model, found.values(), inputs)
+    needed_whole |= used_outside(model, found.values(), arguments(model, inputs))
     names = [n for n, layer in found.items() if needed_whole.isdisjoint(layer.parameters())]
     # Of these torch's own attention reads the weights, and only a sparse one calls them.
     outputs = {name for name, layer in found.items() if type(layer) is OUTPUT_PROJECTION}

@@ -10,9 +10,10 @@ import torch
 
 from snip.data.dataset import Dataset
 from snip.methods import named_method
+from snip.network.reader import Reader
 from snip.runs import RunConfig, scoring_batches
 from snip.runs.exploring import network_to_score
-from snip.selection.costs import count_uses, element_flops, flops
+from snip.selection.costs import element_flops, flops
 from snip.selection.request import BUDGETS
 from snip.selection.select import select
 from snip.training.config import TrainConfig
@@ -66,11 +67,11 @@ class Scored:
 
     def __init__(self, config: RunConfig, dataset: Dataset) -> None:
         model = network_to_score(config)
-        with seeded(config.seed, torch.device("cpu")), count_uses(model) as counter:
+        with seeded(config.seed, torch.device("cpu")), Reader(model) as reader:
             self.scores = named_method(config.method)[1].score(
                 model, scoring_batches(config, dataset), scoring=config.scoring
             )
-        self.uses = counter.uses
+        self.uses = reader.seen.uses
         costs = element_flops(self.scores, self.uses)
         self.dense = sum(score.numel() * costs[name] for name, score in self.scores.items())
 

@@ -21,9 +21,9 @@ from snip.network.calls import Call
 from snip.network.layout import is_weight
 from snip.network.network import Network
 from snip.network.parameters import Predicate
+from snip.network.reader import look
 from snip.scoring.batches import is_pair_of_tensors, one_sample
 from snip.selection.budgets import OWN, checked_sparsity, kept_count
-from snip.selection.costs import uses
 from snip.selection.repair import with_a_path
 from snip.selection.select import require_left, require_some_kept
 from snip.training.config import TrainConfig
@@ -74,6 +74,7 @@ def prune_in_phases(
             out.setdefault(parameter, "bias, kept")
     course = Course(phases, float(sparsity), weights)
     inputs, labels = course.batches(1)[0]
+    call = Call((inputs,), {})
     reason = why_no_loss(phases.model, inputs, labels)
     if reason is not None:
         raise reason
@@ -83,13 +84,13 @@ def prune_in_phases(
         sparsity_asked=float(sparsity),
         left_out=out,
         seed=phases.config.seed,
-        uses=uses(model, inputs),
+        uses=look(model, call).uses,
         versions=versions(),
         **one_sample(inputs),
     )
     masks.apply(model)
     # Nothing is repaired, which would not be the method any more; but the user hears of it.
-    with_a_path(Network.of(model), masks, Call((inputs,), {}), None, repair=False)
+    with_a_path(Network.of(model), masks, call, None, repair=False)
     return masks
 
 

@@ -20,25 +20,16 @@ from snip.methods.kinds import DATA, NOTHING, AtInitialisation
 from snip.methods.schedules import one_shot
 from snip.network.calls import Call, example, shared_call
 from snip.network.network import Network
-from snip.network.reader import LearnedOutputs
+from snip.network.reader import LearnedOutputs, Reader, Seen
 from snip.network.untouched import undisturbed
 from snip.scoring.batches import Data, LossFn, cross_entropy, look, name_of
 from snip.scoring.gradients import Scores
 from snip.scoring.settings import Scoring
 from snip.scoring.waking import check_signal, scored_awake, silent_scores, zero_biases
-from snip.selection.costs import Uses, count_uses, element_flops
+from snip.selection.costs import element_flops
 from snip.selection.granularity import Granularity
 from snip.selection.request import Request
 from snip.selection.select import Selection
-
-
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """What one forward showed of how the model is used."""
-
-    uses: Uses  # of each weight, per sample
-    call: Call | None = None  # the first call of the model
-    learned: LearnedOutputs | None = None  # the outputs on which the loss depends
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +117,7 @@ class _Watch:
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
-        self.seen = Seen({})
+        self.seen = Seen()
 
     def scores(self) -> Scores:
         """Score, and note what a forward shows."""
@@ -135,7 +126,7 @@ class _Watch:
         if network.sharded or scorer.data.none_given:
             return scorer.scores()
         by_data = scorer.method.reads == DATA
-        with count_uses(network.given) as counter:
+        with Reader(network.given) as reader:
             if by_data:
                 scores = scorer.scores()
             else:
@@ -144,9 +135,11 @@ class _Watch:
         # Ranks that share the model must follow the same paths: those of the first one's call, to
         # the outputs from which any of them learns.
         ranks = network.ranks
-        learned = LearnedOutputs.of_all(ranks.everyones(counter.learned))
-        uses = ranks.first(counter.uses)
-        self.seen = Seen(uses, shared_call(ranks, counter.call, network.given), learned)
+        read = reader.seen
+        learned = LearnedOutputs.of_all(ranks.everyones(read.learned))
+        uses = ranks.first(read.uses)
+        call = shared_call(ranks, read.call, network.given)
+        self.seen = replace(read, uses=uses, call=call, learned=learned)
         return scores if by_data else scorer.scores()
 
 

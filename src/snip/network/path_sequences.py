@@ -99,7 +99,7 @@ def multi_head_attention(
     function: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     """F.multi_head_attention_forward on [tokens, (batch,) features]."""
-    named = dict(zip(_ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
+    named = dict(zip(ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
     heads, batched = named["num_heads"], query.ndim == 3
     tensors = [number(x) if batched else number(x).unsqueeze(1) for x in (query, key, value)]
     q, k, v = (
@@ -121,7 +121,7 @@ def multi_head_attention(
     return output, weights if named.get("need_weights", True) else None
 
 
-_ATTENTION_ARGUMENTS = """
+ATTENTION_ARGUMENTS = """
     embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v add_zero_attn
     dropout_p out_proj_weight out_proj_bias training key_padding_mask need_weights attn_mask
     use_separate_proj_weight q_proj_weight k_proj_weight v_proj_weight static_k static_v

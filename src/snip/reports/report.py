@@ -13,13 +13,15 @@ from snip.common.checks import check_kinds
 from snip.common.errors import InputError
 from snip.distributed.models import require_whole
 from snip.masks import Masks, held_masks
+from snip.network.calls import arguments
 from snip.network.network import Network
 from snip.network.parameters import ordinary
+from snip.network.reader import look
 from snip.reports.findings import warnings_of
 from snip.reports.following import GIVE_INPUT, followed, note_on
 from snip.reports.granularity import granularity_note
 from snip.reports.rows import Row, rows_of
-from snip.selection.costs import flops_per_element, uses
+from snip.selection.costs import flops_per_element
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,7 @@ def _masks_of(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Mas
 def _uses(model: nn.Module, masks: Masks, inputs: Any) -> Mapping[str, float]:
     if inputs is not None:
         try:
-            return uses(model, inputs)
+            return look(model, arguments(model, inputs)).uses
         except Exception as error:  # a user's forward may raise anything
             raise InputError(
                 f"{type(model).__name__} does not run on inputs=...: {error}. "

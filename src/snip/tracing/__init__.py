@@ -1,1 +1,0 @@
-"""Parameters that a forward reads past their layers."""
