@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from snip.models.initializers import TRUNCATED_STD, fans, initialize
+from snip.models.initializers import TRUNCATED_STD, initialize
+from snip.network.layout import layout_of
 
 VARIANCE = {"vs": 1 / 400, "vs-h": 2 / 400, "vs-x": 2 / (400 + 1000)}
 
@@ -80,7 +81,8 @@ FANS = [  # layer, parameter, inputs that a unit sums, units that an input feeds
 def test_fans(layer: nn.Module, name: str, fan_in: int, fan_out: int) -> None:
     owner, _, key = name.rpartition(".")
     parameter = layer.get_parameter(name)
-    assert fans(layer.get_submodule(owner), key, parameter) == (fan_in, fan_out)
+    layout = layout_of(layer.get_submodule(owner), key, parameter.ndim)
+    assert layout.fans(parameter.shape) == (fan_in, fan_out)
 
 
 def test_every_gate_is_drawn_by_its_own_fans() -> None:

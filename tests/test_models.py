@@ -10,8 +10,7 @@ from model_parts import make, some_images
 from torch import nn
 
 from snip.common.errors import InputError
-from snip.models import IMAGES, MODELS, build
-from snip.models.spec import Images
+from snip.models import IMAGES, MODELS, Images, build
 from snip.network.network import prunable_parameters
 from snip.selection.budgets import kept_count
 

@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from model_parts import make, some_images
 from torch import nn
 
-from snip.models import IMAGES, build, resnet
+from snip.models import IMAGES, build
 from snip.models.initializers import initialize
-from snip.models.padding import same_padding
-from snip.models.wide_resnet import Block
+from snip.models.networks import ResNetBlock, WideBlock, same_padding
 from snip.network.network import Network
 
 
@@ -136,7 +135,7 @@ def test_wide_resnet_structure(name: str, blocks: int, widen: int) -> None:
 
 def test_wide_resnet_block_by_hand() -> None:
     images = torch.randn(2, 4, 6, 6)
-    same, wider = Block(4, 4, 1).eval(), Block(4, 8, 2).eval()
+    same, wider = WideBlock(4, 4, 1).eval(), WideBlock(4, 8, 2).eval()
     active = F.relu(images / (1 + 1e-5) ** 0.5)
     inner = F.relu(F.conv2d(active, same.conv1.weight, padding=1) / (1 + 1e-5) ** 0.5)
     expected = images + F.conv2d(inner, same.conv2.weight, padding=1)
@@ -159,7 +158,7 @@ def test_resnet_20_structure() -> None:
 
 def test_resnet_block_by_hand() -> None:
     images = torch.randn(2, 4, 6, 6)
-    same, wider = resnet.Block(4, 4, 1).eval(), resnet.Block(4, 8, 2).eval()
+    same, wider = ResNetBlock(4, 4, 1).eval(), ResNetBlock(4, 8, 2).eval()
     norm = (1 + 1e-5) ** 0.5
     inner = F.relu(F.conv2d(images, same.conv1.weight, padding=1) / norm)
     expected = F.relu(images + F.conv2d(inner, same.conv2.weight, padding=1) / norm)

@@ -14,7 +14,7 @@ from snip.common.errors import FileError, InputError
 from snip.common.lock import is_held, locked
 from snip.data import Dataset
 from snip.masks import Masks
-from snip.models.lenet import LeNet300100
+from snip.models.networks import LeNet300100
 from snip.runs import RunConfig, folder, run
 from snip.training import TrainConfig
 

@@ -98,7 +98,7 @@ def test_training_goes_on_alike(name: str, sparsity: float, rate: float) -> None
 def test_training_goes_on_alike_with_batch_norm() -> None:
     """A narrow copy of the pre-activation networks, in double precision."""
     torch.manual_seed(1)
-    model = snip.models.wide_resnet.WideResNet(snip.models.IMAGES["cifar-10"], depth=10, widen=1)
+    model = snip.models.networks.WideResNet(snip.models.IMAGES["cifar-10"], depth=10, widen=1)
     snip.initialize(model)
     model = model.double()
     batch = torch.randn(6, 3, 16, 16).double(), torch.randint(0, 10, (6,))

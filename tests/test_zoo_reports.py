@@ -7,8 +7,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from zoo_networks import ZOO, transformers
 
 import snip
-from snip.models.initializers import fans
 from snip.network.calls import call, first_tensor
+from snip.network.layout import layout_of
 from snip.network.network import Network
 from snip.network.paths import follow
 
@@ -80,7 +80,7 @@ def test_conv1d_of_hugging_face_is_a_linear_layer_turned_round():
     masks = snip.Masks({"weight": mask})
     masks.apply(layer)
     assert set(snip.prunable_parameters(layer)) == {"weight", "bias"}
-    assert fans(layer, "weight", layer.weight) == (5, 3)
+    assert layout_of(layer, "weight", 2).fans(layer.weight.shape) == (5, 3)
     units = Network.of(layer).live_units(masks)["weight"]
     assert units.outputs.tolist() == [True, True, False]
     assert units.inputs.tolist() == [False, True, False, False, False]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from snip.models.lenet import LeNet5Caffe, LeNet300100
+from snip.models.networks import LeNet5Caffe, LeNet300100
 from snip.network.norms import layer_name
 
 

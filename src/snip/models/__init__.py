@@ -1,44 +1,70 @@
-"""The table of networks, the paper's and others. To add one: a class in a file here, a row."""
+"""The table of networks, the paper's and others. To add one: a class in `networks.py`, a row."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import nn
 
 from snip.common.errors import InputError, nearest
-from snip.models.alexnet import AlexNet
+from snip.data import DATASETS
+from snip.data.spec import Images
 from snip.models.initializers import initialize
-from snip.models.lenet import LeNet5Caffe, LeNet300100
-from snip.models.resnet import ResNet20
-from snip.models.row_reader import RowReader
-from snip.models.spec import IMAGES, Images, ModelSpec
-from snip.models.vgg import VGG
-from snip.models.wide_resnet import WideResNet
+from snip.models.networks import (
+    VGG,
+    AlexNet,
+    LeNet5Caffe,
+    LeNet300100,
+    ResNet20,
+    RowReader,
+    WideResNet,
+)
 
 __all__ = ["IMAGES", "MODELS", "Images", "ModelSpec", "build"]
 
 Builder = Callable[[Images], nn.Module]
 
+IMAGES: dict[str, Images] = {name: spec.images for name, spec in DATASETS.items()}
+MNIST_LIKE = [dataset for dataset, images in IMAGES.items() if images == IMAGES["mnist"]]
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A network: its builder, m per data set, and the paper's sparsities."""
+
+    name: str
+    builder: Builder
+    totals: Mapping[str, int]  # data set -> m, weights and biases without batch norm
+    sparsities: Mapping[str, tuple[float, ...]]  # data set -> the paper's, where it has one
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The data sets this network is defined for, the default one first."""
+        return tuple(self.totals)
+
 
 def _lenet(name: str, builder: Builder, total: int, *sparsities: float) -> ModelSpec:
-    alike = [dataset for dataset, images in IMAGES.items() if images == IMAGES["mnist"]]
-    return ModelSpec(name, builder, dict.fromkeys(alike, total), _mnist(sparsities))
+    return ModelSpec(name, builder, dict.fromkeys(MNIST_LIKE, total), _mnist(sparsities))
 
 
-def _recurrent(name: str, builder: Builder, total: int, *sparsities: float) -> ModelSpec:
+def _recurrent(
+    name: str,
+    cell: type[nn.LSTM] | type[nn.GRU],
+    hidden: int,
+    total: int,
+    *sparsities: float,
+    gate_constant: float = 0.0,
+) -> ModelSpec:
+    builder = partial(RowReader, cell=cell, hidden=hidden, gate_constant=gate_constant)
     return ModelSpec(name, builder, {"mnist": total}, _mnist(sparsities))
 
 
 def _mnist(sparsities: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
     return {"mnist": sparsities} if sparsities else {}
-
-
-def _with_constant(cell: type[nn.LSTM] | type[nn.GRU], hidden: int) -> Builder:
-    return partial(RowReader, cell=cell, hidden=hidden, gate_constant=1.0)
 
 
 def _color(
@@ -69,22 +95,22 @@ _ROWS = (
     _color("wrn-16-8", partial(WideResNet, depth=16, widen=8), 10_954_170, 11_051_640, 0.95),
     _color("wrn-16-10", partial(WideResNet, depth=16, widen=10), 17_107_642, 17_229_432, 0.95),
     _color("wrn-22-8", partial(WideResNet, depth=22, widen=8), 17_147_322, 17_244_792, 0.95),
-    _recurrent("lstm-s", partial(RowReader, cell=nn.LSTM, hidden=128), 136_586, 0.95),
-    _recurrent("lstm-b", partial(RowReader, cell=nn.LSTM, hidden=256), 535_306, 0.95),
-    _recurrent("gru-s", partial(RowReader, cell=nn.GRU, hidden=128), 103_690, 0.95),
-    _recurrent("gru-b", partial(RowReader, cell=nn.GRU, hidden=256), 403_978, 0.95),
+    _recurrent("lstm-s", nn.LSTM, 128, 136_586, 0.95),
+    _recurrent("lstm-b", nn.LSTM, 256, 535_306, 0.95),
+    _recurrent("gru-s", nn.GRU, 128, 103_690, 0.95),
+    _recurrent("gru-b", nn.GRU, 256, 403_978, 0.95),
     _color("resnet-20", ResNet20, 270_906, 283_256),
-    _recurrent("lstm-s-forget", _with_constant(nn.LSTM, 128), 136_586),
-    _recurrent("lstm-b-forget", _with_constant(nn.LSTM, 256), 535_306),
-    _recurrent("gru-s-open", _with_constant(nn.GRU, 128), 103_690),
-    _recurrent("gru-b-open", _with_constant(nn.GRU, 256), 403_978),
+    _recurrent("lstm-s-forget", nn.LSTM, 128, 136_586, gate_constant=1.0),
+    _recurrent("lstm-b-forget", nn.LSTM, 256, 535_306, gate_constant=1.0),
+    _recurrent("gru-s-open", nn.GRU, 128, 103_690, gate_constant=1.0),
+    _recurrent("gru-b-open", nn.GRU, 256, 403_978, gate_constant=1.0),
     _lenet("lenet-5-relu", partial(LeNet5Caffe, relu=True), 431_080),
 )
 MODELS: dict[str, ModelSpec] = {row.name: row for row in _ROWS}
 
 
 def build(name: str, *, dataset: str | None = None, seed: int | None = None) -> nn.Module:
-    """A fresh network for a data set (by default its first), initialised by "vs"."""
+    """Build a network for a data set (by default its first), initialised by "vs"."""
     if name not in MODELS:
         raise nearest("model", name, MODELS)
     spec = MODELS[name]

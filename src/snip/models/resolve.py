@@ -1,4 +1,4 @@
-"""From a name to a network: the paper's own, or a user's "package.module:function"."""
+"""Make a network from its name: one of the table, or a user's "package.module:function"."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ import torch
 from torch import nn
 
 from snip.common.errors import InputError, KindError, nearest
+from snip.common.text import unforeseen
 from snip.models import IMAGES, Images, build
 from snip.models.initializers import initialize
 from snip.network.untouched import restored_modes
 
-OWN = "own"  # the initialiser of a user's network: what its function draws
+OWN = "own"  # initialiser of a user's network: keep what its function draws
 
 
 def resolve_model(spec: str, dataset: str, *, seed: int = 0) -> nn.Module:
-    """The network that `spec` names for a data set, drawn with `seed`."""
+    """Make the network that `spec` names for a data set, drawn with `seed`."""
     if ":" not in spec:
         return build(spec, dataset=dataset, seed=seed)
     if dataset not in IMAGES:
@@ -37,7 +38,7 @@ def resolve_model(spec: str, dataset: str, *, seed: int = 0) -> nn.Module:
 
 
 def draw_network(spec: str, dataset: str, *, initializer: str, seed: int) -> nn.Module:
-    """A network with fresh weights by the named rule, or as its own function draws them."""
+    """Make a network with weights drawn by the named rule, or by its own function."""
     model = resolve_model(spec, dataset, seed=seed)
     if initializer != OWN:
         initialize(model, initializer, seed=seed)
@@ -47,21 +48,33 @@ def draw_network(spec: str, dataset: str, *, initializer: str, seed: int) -> nn.
 def redraw_network(
     model: nn.Module, spec: str, dataset: str, *, initializer: str, seed: int
 ) -> None:
-    """Replace the weights of `model` by those of another draw."""
+    """Replace the weights of `model` by those of a new draw."""
     fresh = draw_network(spec, dataset, initializer=initializer, seed=seed)
     model.load_state_dict(fresh.state_dict())
 
 
 def _find(spec: str) -> Callable[..., Any]:
+    """Import the user's function, or say what to give instead."""
     name, _, attribute = spec.partition(":")
     if not name:
         raise InputError(f"{spec!r} names no module: give a network as package.module:function.")
     if name.endswith(".py"):
-        raise InputError(_by_module(spec, Path(os.path.relpath(name)), attribute))
+        file = Path(os.path.relpath(name))
+        outside = ".." in file.parts
+        path = ".".join((file.stem,) if outside else file.with_suffix("").parts)
+        where = f" in the folder {file.parent}" if outside else ""
+        raise InputError(
+            f"{spec!r} names a file, and a network is given by its module. "
+            f"Write {f'{path}:{attribute}'!r}{where}."
+        )
     module = _module(name)
     if not hasattr(module, attribute):
-        public = [key for key in vars(module) if not key.startswith("_")]
-        raise nearest(f"function of {name}", attribute, [k for k in public if _usable(module, k)])
+        own = [
+            key
+            for key, value in vars(module).items()
+            if key[0] != "_" and callable(value) and getattr(value, "__module__", None) == name
+        ]
+        raise nearest(f"function of {name}", attribute, own)
     function = getattr(module, attribute)
     if isinstance(function, nn.Module):
         kind = type(function).__name__
@@ -76,17 +89,6 @@ def _find(spec: str) -> Callable[..., Any]:
             "one, or a network's class."
         )
     return function
-
-
-def _by_module(spec: str, file: Path, attribute: str) -> str:
-    """What to write in place of a file's name."""
-    outside = ".." in file.parts
-    parts = (file.stem,) if outside else file.with_suffix("").parts
-    where = f" in the folder {file.parent}" if outside else ""
-    return (
-        f"{spec!r} names a file, and a network is given by its module. "
-        f"Write {'.'.join(parts) + ':' + attribute!r}{where}."
-    )
 
 
 def _module(name: str) -> ModuleType:
@@ -105,7 +107,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _call(spec: str, function: Callable[..., Any], dataset: str) -> nn.Module:
-    """Call the user's function with what it asks for by name."""
+    """Call the user's function with those of our values that it has as parameters."""
     images = IMAGES[dataset]
     offered = {
         "dataset": dataset,
@@ -134,7 +136,7 @@ def _call(spec: str, function: Callable[..., Any], dataset: str) -> nn.Module:
 
 @torch.no_grad()
 def _check_output(spec: str, model: nn.Module, images: Images) -> None:
-    """Two blank images show whether the network takes the images and knows the classes."""
+    """Raise if the network does not return logits of all classes for two blank images."""
     shape = (2, images.channels, images.size, images.size)
     with restored_modes(model):
         model.eval()
@@ -144,26 +146,21 @@ def _check_output(spec: str, model: nn.Module, images: Images) -> None:
             raise InputError(
                 f"the network of {spec} does not take images of shape {shape}: {_described(error)}."
             ) from error
-    found = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-    if found != (2, images.classes):
+    result = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    if result != (2, images.classes):
         raise InputError(
-            f"the network of {spec} returns {found} for two images: "
+            f"the network of {spec} returns {result} for two images: "
             f"it must return logits of shape {(2, images.classes)}."
         )
 
 
-def _usable(module: ModuleType, key: str) -> bool:
-    value = getattr(module, key)
-    return callable(value) and getattr(value, "__module__", None) == module.__name__
-
-
 def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(".")
+    return unforeseen(error).rstrip(".")
 
 
 @contextmanager
 def _current_folder_importable() -> Iterator[None]:
-    # A console script does not have the user's folder on its path, as `python -m` has.
+    # A console script does not have the current folder on its path, unlike `python -m`.
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
