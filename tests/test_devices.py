@@ -32,8 +32,7 @@ import snip
 from snip.data import Dataset, load
 from snip.integrations.torch_prune import from_pruned, to_pruned
 from snip.methods import METHODS
-from snip.methods.kinds import AtInitialisation
-from snip.methods.schedules import exponential, one_shot
+from snip.methods.kinds import AtInitialisation, exponential, one_shot
 from snip.runs import RunConfig, run
 from snip.training import TrainConfig, train
 

@@ -13,9 +13,8 @@ from torch import nn
 
 import snip
 from snip.methods import METHODS
-from snip.methods.kinds import AtInitialisation
-from snip.methods.random import random_scores
-from snip.methods.schedules import exponential, one_shot
+from snip.methods.baselines import random_scores
+from snip.methods.kinds import AtInitialisation, exponential, one_shot
 
 HOW = ("ddp", "fsdp")
 COUNTS = (2, 4)  # of processes

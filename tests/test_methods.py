@@ -16,8 +16,7 @@ from torch import nn
 
 import snip
 from snip.methods import METHODS, AtInitialisation, Needs
-from snip.methods.kinds import DATA, NOTHING
-from snip.methods.schedules import exponential, one_shot
+from snip.methods.kinds import DATA, NOTHING, exponential, one_shot
 from snip.network.network import prunable_parameters
 from snip.runs import RunConfig
 

@@ -9,8 +9,7 @@ from expected_warnings import expects
 from torch import nn
 
 import snip
-from snip.methods.calls import recorded
-from snip.methods.obd import hessian_diagonal
+from snip.methods.obd import hessian_diagonal, recorded
 from snip.training import TrainConfig
 
 TINY = TrainConfig(lr=0.02, iterations=12, lr_drops=())
@@ -144,6 +143,15 @@ def test_what_a_layers_class_shows_is_refused_before_the_data_is_read(kind: str)
             make(), Unread(batches()), sparsity=0.5, method="svd", training=TINY,
             params=lambda full, module, parameter: full == name,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("method", WATCHING)
+def test_a_weight_of_two_layers_is_refused(method: str) -> None:
+    model = nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 12))
+    model[2].weight = model[0].weight
+    said = f"'{method}' cannot take '0.weight', .* weights of its own, .* '2.weight' too"
+    with pytest.raises(snip.InputError, match=said):
+        snip.prune(model, batches(), sparsity=0.5, method=method, training=TINY)
 
 
 @pytest.mark.parametrize("kind", [Rows, TimeFirst])

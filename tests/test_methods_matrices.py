@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from snip.methods.layer_matrix import DAMPING, LayerMatrix
-from snip.methods.layers import columns, matrices, rows
+import snip
+from snip.methods.layer_matrices import DAMPING, LayerMatrix, columns, layers_of, rows
 from snip.methods.lobs import budgets, compensated, saliency
 from snip.methods.obd import hessian_diagonal, saliencies
 from snip.network.network import prunable_parameters
@@ -98,8 +98,12 @@ def test_obd_has_no_use_for_a_layer_that_no_answer_depends_on() -> None:
 
     model = Beside(nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 2))
     weights = dict(model.named_parameters())
-    found = hessian_diagonal(model, [(torch.randn(4, 3), torch.zeros(4).long())], weights)
-    assert [bool(found[f"{k}.weight"].any()) for k in range(3)] == [True, False, False]
+    batches = [(torch.randn(4, 3), torch.zeros(4).long())]
+    with pytest.raises(snip.InputError, match=r"'2\.weight'.* does not call this layer"):
+        hessian_diagonal(model, batches, weights)
+    called = {name: weight for name, weight in weights.items() if not name.startswith("2")}
+    found = hessian_diagonal(model, batches, called)
+    assert [bool(found[f"{k}.weight"].any()) for k in range(2)] == [True, False]
 
 
 def test_obd_saliency_counts_the_decay() -> None:
@@ -116,7 +120,8 @@ def test_obd_saliency_counts_the_decay() -> None:
         (nn.Conv2d(3, 4, (2, 3), stride=(2, 1), padding="valid"), (2, 3, 7, 6)),
         (nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), (2, 2, 5, 5)),
         (nn.Conv2d(6, 6, 3, padding="same", groups=6, bias=False), (2, 6, 5, 4)),
-        (nn.Conv3d(2, 3, 2, padding=1), (2, 2, 3, 4, 3)),
+        (nn.Conv1d(2, 3, 4, padding="same", padding_mode="reflect"), (2, 2, 6)),
+        (nn.Conv2d(2, 4, (3, 2), padding=(2, 1), padding_mode="replicate"), (2, 2, 5, 4)),
     ],
 )
 def test_a_layer_is_its_matrix_times_its_columns(layer: nn.Module, shape: tuple[int, ...]) -> None:
@@ -188,4 +193,4 @@ def test_lobs_budgets_follow_the_pattern_up_to_all_and_add_up() -> None:
 
 def test_the_layers_of_some_parameters_are_found_once() -> None:
     model, _ = small("conv")
-    assert list(matrices(model, prunable_parameters(model))) == ["0", "3", "5"]
+    assert list(layers_of(model, prunable_parameters(model))) == ["0", "3", "5"]

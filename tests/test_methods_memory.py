@@ -1,14 +1,12 @@
-"""OBD and L-OBS in large layers: slices of bounded size, and what cannot fit is refused first."""
+"""OBD and L-OBS in large layers: as many images at once as fit."""
 
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import snip
-from snip.common import machine
-from snip.methods import layer_matrix, layers, obd
-from snip.methods.layer_matrix import LayerMatrix, require_room
+from snip.methods import layer_matrices, obd
+from snip.methods.layer_matrices import LayerMatrix
 from snip.methods.obd import hessian_diagonal
 
 
@@ -34,37 +32,37 @@ def convolutions() -> tuple[nn.Module, torch.Tensor]:
     return model.double(), torch.randn(16, 2, 8, 8, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("kept", [0, 1 << 15, 1 << 26])
-def test_obd_works_in_slices_of_bounded_size(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_obd_takes_as_many_images_at_once_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     model, images = convolutions()
     weights, batch = dict(model.named_parameters()), [(images, torch.zeros(16).long())]
     whole = hessian_diagonal(model, batch, weights)
-    monkeypatch.setattr(layers, "LARGEST", 5000)
-    monkeypatch.setattr(obd, "KEPT", kept)
-    with Sizes() as sizes:
-        found = hessian_diagonal(model, batch, weights)
-    torch.testing.assert_close(found, whole)
-    if kept == 0:
-        assert sizes.largest <= 8 * 16 * 6 * 64  # the activations; patches are nine times as many
+    # The patches of an image in the two convolutions and the linear layer, and its gradients.
+    image = 18 * 64 + 54 * 64 + 6 + 162
+    for some in (1, 3):
+        monkeypatch.setattr(obd, "MAX_PATCH_ELEMENTS", some * image + 1)
+        with Sizes() as sizes:
+            found = hessian_diagonal(model, batch, weights)
+        torch.testing.assert_close(found, whole)
+        # The activations of all images; the patches of all would be nine times as many.
+        assert sizes.largest <= 8 * max(16 * 6 * 64, some * image)
 
 
-@pytest.mark.parametrize("largest", [300, 5000])
-def test_lobs_works_in_slices_of_bounded_size(
-    largest: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("images_at_once", [1, 5])
+def test_lobs_takes_as_many_images_at_once_as_fit(
+    images_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of images, and where one image is too large, of its positions."""
     model, _ = convolutions()
     layer, images = model[2], torch.randn(16, 6, 8, 8)
     weights = {"weight": layer.weight, "bias": layer.bias}
-    whole, sliced = (LayerMatrix("", layer, weights) for _ in range(2))
+    whole, split = (LayerMatrix("", layer, weights) for _ in range(2))
     whole.see(images)
-    monkeypatch.setattr(layers, "LARGEST", largest)
+    monkeypatch.setattr(layer_matrices, "MAX_ELEMENTS", images_at_once * 2 * 27 * 64)
     with Sizes() as sizes:
-        sliced.see(images)
-    torch.testing.assert_close(sliced.damped_hessian(), whole.damped_hessian())
-    assert sliced.positions == whole.positions == 16 * 64
-    # An image's patches, in float32 as they are; of a slice also in float64, with a row of ones.
-    assert sizes.largest <= max(4 * 2 * 27 * 64, 8 * largest * 28 / 27)
+        split.see(images)
+    torch.testing.assert_close(split.damped_hessian(), whole.damped_hessian())
+    assert split.positions == whole.positions == 16 * 64
+    # The patches in float64 with a row of ones; or the input of all images with its padding.
+    assert sizes.largest <= max(8 * images_at_once * 2 * 28 * 64, 4 * images.numel() * 2)
 
 
 def test_the_inputs_of_a_layer_may_come_without_a_batch() -> None:
@@ -74,29 +72,3 @@ def test_the_inputs_of_a_layer_may_come_without_a_batch() -> None:
         one.see(x)
         other.see(x[None])
         assert torch.equal(one.hessian, other.hessian)
-
-
-def test_lobs_refuses_a_matrix_that_the_machine_cannot_hold_before_anything_is_done(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = nn.Sequential(nn.Linear(400_000, 2, device="meta"), nn.Linear(2, 2))
-    said = r"needs 5120\.0 GB .* has .* GB: layer '0' .* of 400,001 x 400,001, 1280\.0 GB\. Leave"
-    with pytest.raises(snip.InputError, match=said):
-        require_room("lobs", model, dict(model.named_parameters()))
-    small, data = nn.Sequential(nn.Linear(12, 2)), [(torch.randn(6, 12), torch.arange(6) % 2)]
-    monkeypatch.setattr(layer_matrix, "memory_bytes", lambda: 3000)
-    with pytest.raises(snip.InputError, match="layer '0' alone has a matrix of 13 x 13"):
-        snip.prune(small, data, sparsity=0.5, method="lobs")
-    monkeypatch.setattr(layer_matrix, "memory_bytes", lambda: None)
-    require_room("lobs", model, dict(model.named_parameters()))
-
-
-def test_the_memory_of_a_container_is_the_machines(tmp_path, monkeypatch) -> None:
-    whole = machine.memory_bytes()
-    assert whole is None or whole > 1 << 28
-    (tmp_path / "max").write_text("max\n")
-    (tmp_path / "some").write_text("123456\n")
-    monkeypatch.setattr(machine, "LIMITS", [str(tmp_path / name) for name in ("max", "none")])
-    assert machine.memory_bytes() != 123456
-    monkeypatch.setattr(machine, "LIMITS", [str(tmp_path / name) for name in ("max", "some")])
-    assert machine.memory_bytes() == 123456

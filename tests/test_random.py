@@ -7,7 +7,7 @@ import torch
 from networks import make
 
 import snip
-from snip.methods.random import random_scores
+from snip.methods.baselines import random_scores
 from snip.models import build
 
 

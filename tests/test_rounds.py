@@ -13,7 +13,7 @@ from torch import nn
 
 import snip
 from snip.methods import METHODS
-from snip.methods.schedules import exponential, halving, one_shot
+from snip.methods.kinds import exponential, halving, one_shot
 
 
 def test_the_steps_of_snip_it_are_those_of_its_code():

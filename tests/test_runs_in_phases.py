@@ -20,8 +20,7 @@ from snip.common.errors import InputError
 from snip.common.lock import locked
 from snip.data import Dataset, load
 from snip.methods import METHODS
-from snip.methods.kinds import DuringTraining
-from snip.methods.schedules import exponential
+from snip.methods.kinds import DuringTraining, exponential
 from snip.runs import RunConfig, run
 from snip.training import TrainConfig
 

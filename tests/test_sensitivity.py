@@ -14,7 +14,6 @@ from networks import KINDS, make
 from torch import nn
 
 import snip
-from snip.methods.snip import normalize
 from snip.network.network import prunable_parameters
 
 
@@ -211,13 +210,6 @@ def test_gradients_that_share_memory_do_not_mix():
     scores = snip.connection_sensitivity(model, torch.ones(1), lambda m, x: m(x).sum())
     torch.testing.assert_close(scores["a.weight"], model.a.weight.detach().abs())
     torch.testing.assert_close(scores["b.weight"], model.b.weight.detach().abs())
-
-
-def test_normalize_adds_up_to_one():
-    scores = normalize({"a": torch.tensor([1.0, 3.0]), "b": torch.tensor([4.0])})
-    assert scores["a"].tolist() == [0.125, 0.375]
-    with pytest.raises(snip.InputError, match="zero"):
-        normalize({"a": torch.zeros(2)})
 
 
 def test_unused_layer_scores_zero():

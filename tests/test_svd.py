@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from snip.methods.layers import columns, rows
+from snip.methods.layer_matrices import columns, rows
 from snip.methods.svd import Noise, kl, log_alpha
 
 

@@ -8,8 +8,18 @@ from torch.distributions import Categorical, MixtureSameFamily, Normal, kl_diver
 from training_parts import network, weights_of
 
 from snip.data import Dataset, load
-from snip.methods.mixture import Mixture, NegativeLogDensity, _joined, divergence, merged, quantised
-from snip.methods.sws import GAMMA, GAMMA_AT_ZERO, Sharing, hyper_prior
+from snip.methods.sws import (
+    GAMMA,
+    GAMMA_AT_ZERO,
+    Mixture,
+    NegativeLogDensity,
+    Sharing,
+    _joined,
+    divergence,
+    hyper_prior,
+    merged,
+    quantised,
+)
 from snip.training import TrainConfig, train
 
 

@@ -13,7 +13,7 @@ from torch import nn
 import snip
 from snip.masks import empty_layers
 from snip.methods import METHODS
-from snip.methods.schedules import exponential
+from snip.methods.kinds import exponential
 from snip.methods.synflow import linearized, synflow
 
 

@@ -146,7 +146,7 @@ FAULTS = (
     ),
     Fault(
         "same-draw-again",
-        "methods/random.py",
+        "methods/baselines.py",
         "manual_seed(int(torch.randint(1 << 62, ())))",
         "manual_seed(torch.initial_seed())",
         "test_random.py",

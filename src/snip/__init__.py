@@ -22,7 +22,7 @@ _ROOMS = {
     "snip.export.onnx": ("export_onnx",),
     "snip.export.shrink": ("shrink", "shrink_report"),
     "snip.masks": ("Masks", "held_masks", "release"),
-    "snip.methods.snip": ("connection_sensitivity",),
+    "snip.methods.sensitivity": ("connection_sensitivity",),
     "snip.models.initializers": ("initialize",),
     "snip.reports.report": ("Report", "report"),
     "snip.scoring.settings": ("Scoring",),

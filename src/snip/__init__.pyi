@@ -16,7 +16,7 @@ from snip.export.shrink import shrink_report as shrink_report
 from snip.masks import Masks as Masks
 from snip.masks import held_masks as held_masks
 from snip.masks import release as release
-from snip.methods.snip import connection_sensitivity as connection_sensitivity
+from snip.methods.sensitivity import connection_sensitivity as connection_sensitivity
 from snip.models.initializers import initialize as initialize
 from snip.network.network import prunable_parameters as prunable_parameters
 from snip.reports.report import Report as Report

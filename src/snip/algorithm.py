@@ -21,10 +21,9 @@ from snip.distributed.shards import local
 from snip.masks import Masks, held_masks, versions
 from snip.masks.masks import MIN_ZERO_SHARE, share_of_zeros
 from snip.methods import DuringTraining, Method, Score, named_method, scope_of, training_method
-from snip.methods.during import prune_trained
-from snip.methods.kinds import DATA, AtInitialisation
+from snip.methods.course import prune_trained
+from snip.methods.kinds import DATA, AtInitialisation, one_shot
 from snip.methods.rounds import Scored, Scorer
-from snip.methods.schedules import one_shot
 from snip.network.network import COMPETE, Network
 from snip.network.norms import PARAMETRIZED
 from snip.network.parameters import BY_PREDICATE, Predicate

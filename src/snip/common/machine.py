@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import subprocess
 from contextlib import suppress
@@ -23,9 +22,6 @@ PACKAGE = Path(__file__).parents[1]
 SOURCES = (".py", ".cpp", ".hpp")
 SHOWN = ("cli", "page")  # packages that only show results: a change there leaves results valid
 
-# Memory limit of a container or a cluster job (cgroups of version 2 and 1).
-LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-
 
 def set_up_torch(*, threads: int | None, device: str) -> None:
     """Set torch's number of threads, and refuse a device that is not available."""
@@ -43,17 +39,6 @@ def set_up_torch(*, threads: int | None, device: str) -> None:
             f"device {device!r} cannot be used here ({first_line(error).rstrip('.')}): "
             "give 'cpu', or 'cuda' where there is a GPU."
         ) from error
-
-
-def memory_bytes() -> int | None:
-    """Memory of the machine, or this process's limit where that is lower; None if unknown."""
-    known = []
-    for path in LIMITS:
-        with suppress(OSError, ValueError):  # no such file, or it says "max"
-            known.append(int(Path(path).read_text()))
-    with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf
-        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return min(known, default=None)
 
 
 def cpu_name() -> str:

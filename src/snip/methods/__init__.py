@@ -9,24 +9,18 @@ from typing import Any
 from torch import nn
 
 from snip.common.errors import InputError, KindError, nearest
+from snip.methods.baselines import ERK, MAGNITUDE, RANDOM
 from snip.methods.dns import DNS
-from snip.methods.erk import ERK
-from snip.methods.force import FORCE
 from snip.methods.grasp import GRASP
-from snip.methods.iter_snip import ITER_SNIP
 from snip.methods.kinds import AtInitialisation, DuringTraining, Method, Needs, Score
 from snip.methods.lc import LC
 from snip.methods.lobs import L_OBS
 from snip.methods.lwc import LWC
-from snip.methods.magnitude import MAGNITUDE
 from snip.methods.obd import OBD
-from snip.methods.random import RANDOM
-from snip.methods.snip import SNIP
-from snip.methods.snip_it import SNIP_IT
+from snip.methods.sensitivity import FORCE, ITER_SNIP, SNIP, SNIP_IT, WEIGHT_GRADIENT
 from snip.methods.svd import SVD
 from snip.methods.sws import SWS
 from snip.methods.synflow import SYNFLOW
-from snip.methods.weight_gradient import WEIGHT_GRADIENT
 from snip.network.network import Network
 from snip.network.parameters import Predicate
 from snip.scoring.batches import LossFn, name_of

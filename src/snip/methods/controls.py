@@ -23,7 +23,7 @@ from torch import nn
 from snip.common.errors import warn
 from snip.masks import Masks
 from snip.methods import AtInitialisation, Score, named_method
-from snip.methods.random import fresh_generator
+from snip.methods.baselines import fresh_generator
 from snip.network.network import Network
 from snip.scoring.gradients import Scores
 from snip.selection.budgets import layers

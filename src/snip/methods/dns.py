@@ -12,10 +12,8 @@ from typing import Any
 import torch
 
 from snip.masks import Masks
-from snip.methods.course import Course
-from snip.methods.flat import views
+from snip.methods.course import Course, settings_of, views
 from snip.methods.kinds import DuringTraining, Needs
-from snip.methods.lenets import settings_of
 from snip.network.norms import layer_name
 from snip.scoring.gradients import Scores
 from snip.selection.budgets import layers

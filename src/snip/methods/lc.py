@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from snip.masks import Masks
-from snip.methods.course import Course
-from snip.methods.flat import flattened, views
+from snip.methods.course import Course, flattened, views
 from snip.methods.kinds import DuringTraining, Needs
 from snip.selection.topk import keep_top
 from snip.training.config import TrainConfig

@@ -15,13 +15,15 @@ import torch
 from snip.common.console import track
 from snip.common.errors import InputError
 from snip.masks import Masks, held_masks
-from snip.methods.calls import require_seen, watched
-from snip.methods.course import Course
-from snip.methods.kinds import DuringTraining, Needs
-from snip.methods.layer_matrix import LayerMatrix, require_room
-from snip.methods.layers import MATRICES, Takes, matrices
-from snip.methods.lenets import settings_of
-from snip.methods.schedules import exponential
+from snip.methods.course import Course, settings_of
+from snip.methods.kinds import DuringTraining, Needs, exponential
+from snip.methods.layer_matrices import (
+    MATRICES,
+    LayerMatrix,
+    layers_of,
+    observed,
+    require_called,
+)
 from snip.network.untouched import undisturbed
 from snip.selection.budgets import apportion, kept_count, left_in
 from snip.selection.topk import keep_top
@@ -29,6 +31,7 @@ from snip.training.phases import steady
 
 # Five rounds of half as long a training at half the rate end at 2.77% in place of 2.19%
 # (lenet-300-100 at 98.5%, one seed): what is removed at once cannot be made up for later.
+METHOD = "lobs"
 ROUNDS = 10
 SHARE, LR_SCALE = 0.1, 1.0
 IMAGES = 5000
@@ -37,7 +40,7 @@ IMAGES = 5000
 def saliency(matrix: torch.Tensor, hessian: torch.Tensor) -> torch.Tensor:
     """w_q^2 / (2 [H^-1]_qq): the least change of the outputs without w_q. matrix: [groups, O, K]
 
-    So it is if all other weights may make up for w_q, as in the first round. Later rounds, in
+    It is exact if all other weights may make up for w_q, as in the first round. Later rounds, in
     which some are removed already, use the same H^-1 of all weights, and their ranking is an
     approximation. The exact one, tried over ten rounds on four small layers, gained nothing.
     """
@@ -46,25 +49,25 @@ def saliency(matrix: torch.Tensor, hessian: torch.Tensor) -> torch.Tensor:
 
 
 def compensated(matrix: torch.Tensor, kept: torch.Tensor, hessian: torch.Tensor) -> torch.Tensor:
-    """The kept weights of each output unit that change its outputs least: w_S + H_SS^-1 H_SP w_P.
+    """Values of the kept weights that change the outputs least: w_S + H_SS^-1 H_SP w_P per unit.
 
     The authors remove one weight after another with an H^-1 that they do not update, which at high
     sparsity can be worse than no compensation.
     """
-    found = torch.zeros_like(matrix)
+    better = torch.zeros_like(matrix)
     for group, unit in kept.any(2).nonzero().tolist():
         s = kept[group, unit].nonzero().flatten()
         some = hessian[group][s]
         target = some @ matrix[group, unit]  # H_SS w_S + H_SP w_P
         factor = torch.linalg.cholesky(some[:, s])
-        found[group, unit, s] = torch.cholesky_solve(target[:, None], factor).flatten()
-    return found
+        better[group, unit, s] = torch.cholesky_solve(target[:, None], factor).flatten()
+    return better
 
 
 def budgets(
     pattern: Mapping[str, float], sizes: Mapping[str, int], left: Mapping[str, int], kept: int
 ) -> dict[str, int]:
-    """How many connections each layer keeps: one factor times its pattern, at most all it has left.
+    """Number of connections that each layer keeps: a factor times its pattern, at most all it has.
 
     The factor is found by bisection, and the numbers add up to `kept`.
     """
@@ -80,8 +83,7 @@ def budgets(
 
 
 def prune(course: Course) -> Masks:
-    """Rounds of equal factors; the layers' inputs are those of the network as it is then."""
-    require_seen("lobs", course.model, course.weights, course.batches(1)[0][0])
+    """Prune in rounds of equal factors, by the layers' inputs in the network of each round."""
 
     def prune_to(sparsity: float) -> Masks:
         layers = _seen_layers(course)
@@ -104,19 +106,20 @@ def prune(course: Course) -> Masks:
 
 @torch.no_grad()
 def _seen_layers(course: Course) -> dict[str, LayerMatrix]:
-    """The layers with their H over some training images."""
-    modules = matrices(course.model, course.weights)
+    """Return the layers with their H over some training images."""
+    modules = layers_of(course.model, course.weights)
     layers = {name: LayerMatrix(name, module, course.weights) for name, module in modules.items()}
     with undisturbed(course.model):
         course.model.eval()
         # At once: the network may write to a layer's input later, and nothing has to be kept.
-        with watched(modules, lambda name, inputs, _output: layers[name].see(inputs)):
+        with observed(modules, lambda name, inputs, _output: layers[name].see(inputs)):
             for images, _ in track(course.batches(IMAGES), description="inputs of the layers"):
                 course.model(images)
+    require_called(METHOD, modules, course.weights, [n for n in layers if layers[n].positions])
     for name, layer in layers.items():
         if not torch.isfinite(layer.hessian).all():
             raise InputError(
-                f"method 'lobs' cannot rank: among the inputs of layer {name!r} are NaN or "
+                f"method {METHOD!r} cannot rank: among the inputs of layer {name!r} are NaN or "
                 "infinite values. Look for such values in the data and in the weights."
             )
     return layers
@@ -124,15 +127,16 @@ def _seen_layers(course: Course) -> dict[str, LayerMatrix]:
 
 @contextmanager
 def _invertible(name: str, hessian: torch.Tensor) -> Iterator[None]:
-    """Say why the H of a layer cannot be inverted."""
+    """Explain why the H of a layer cannot be inverted."""
     try:
         yield
     except torch.linalg.LinAlgError as error:
         size = float(hessian.diagonal(dim1=-2, dim2=-1).max()) ** 0.5
         raise InputError(
-            f"method 'lobs' cannot invert the second derivatives of layer {name!r}: its inputs are "
-            f"as large as {size:.3g} in the mean and tell too much of each other. Scale the data, "
-            "leave the layer out with params=..., or use another method, such as 'lwc' or 'snip'."
+            f"method {METHOD!r} cannot invert the second derivatives of layer {name!r}: its inputs "
+            f"are as large as {size:.3g} in the mean and tell too much of each other. Scale the "
+            "data, leave the layer out with params=..., or use another method, such as 'lwc' or "
+            "'snip'."
         ) from error
 
 
@@ -142,7 +146,7 @@ def _counts(
     within: Mapping[str, torch.Tensor],
     sparsity: float,
 ) -> dict[str, int]:
-    """How many connections each layer keeps, its weights and biases together."""
+    """Number of connections that each layer keeps, its weights and biases together."""
     sizes, left, pattern = {}, {}, {}
     for name, layer in layers.items():
         sizes[name] = sum(map(math.prod, layer.shapes.values()))
@@ -157,6 +161,6 @@ L_OBS = DuringTraining(
     prune,
     Needs("Hessian", pretraining=True, prunings="many", hyperparameters=True, architecture=True),
     biases=True,
-    layers=Takes(MATRICES, require_room),
+    layers=MATRICES,
     lr_scale=LR_SCALE,
 )

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 import torch
 
 from snip.masks import Masks
-from snip.methods.course import Course
-from snip.methods.kinds import DuringTraining, Needs
-from snip.methods.lenets import settings_of
-from snip.methods.schedules import exponential
+from snip.methods.course import Course, settings_of
+from snip.methods.kinds import DuringTraining, Needs, exponential
 from snip.scoring.gradients import Scores
 from snip.training.phases import steady
 

@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
 
 from snip.common.console import track
+from snip.common.errors import InputError
 from snip.masks import Masks
-from snip.methods.calls import Call, recorded, require_called, require_images, require_logits
 from snip.methods.course import Course
-from snip.methods.kinds import DuringTraining, Needs
-from snip.methods.layers import (
-    LARGEST,
+from snip.methods.kinds import DuringTraining, Needs, exponential
+from snip.methods.layer_matrices import (
     MATRICES,
-    Takes,
     columns,
-    matrices,
+    is_batched,
+    layers_of,
+    not_taken,
+    observed,
+    own_parameters,
     parameter_of,
-    parts,
+    require_called,
     rows,
 )
-from snip.methods.schedules import exponential
 from snip.network.untouched import undisturbed
 from snip.scoring.gradients import Scores
 from snip.training.phases import steady
 
+METHOD = "obd"
 ROUNDS = 8
 SHARE, LR_SCALE = 0.08, 0.1
 IMAGES = 2000  # on which the second derivatives are measured
 MOST_CLASSES = 20  # with more, so many labels per image are drawn from the network's answers
-KEPT = (
-    4 * LARGEST
-)  # elements of patches that are kept; those of other layers are cut anew each time
+MAX_PATCH_ELEMENTS = 1 << 26  # of the patches of all layers for some images at once
+
+Call = tuple[torch.Tensor, torch.Tensor]  # the input of a layer, and its output
 
 
 def hessian_diagonal(
@@ -41,39 +45,122 @@ def hessian_diagonal(
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     weights: Mapping[str, nn.Parameter],
 ) -> Scores:
-    """The diagonal of the Gauss-Newton matrix of the mean cross-entropy, in float64.
+    """Diagonal of the Gauss-Newton matrix of the mean cross-entropy, in float64.
 
     h_k = mean over images of sum_c p_c (d log p_c / d w_k)^2, with p the network's own answers:
     OBD's Levenberg-Marquardt approximation, without its neglect of cross terms between units. With
     ReLU and max pooling the logits are linear in any one weight, so that it is the exact Hessian's.
     """
-    layers = matrices(model, weights)
+    layers = layers_of(model, weights)
     # One of its own, so that the same network has the same diagonal when a killed run goes on.
     generator = torch.Generator().manual_seed(0)
-    found = {name: torch.zeros_like(w, dtype=torch.float64) for name, w in weights.items()}
+    totals = {name: torch.zeros_like(w, dtype=torch.float64) for name, w in weights.items()}
     images = 0
     with undisturbed(model), torch.enable_grad():
         model.eval()
         for inputs, _ in batches:
             images += len(inputs)
-            with recorded(layers) as calls:
-                logits = model(inputs)
-            require_logits("obd", logits, len(inputs))
-            require_called("obd", weights, layers, [n for n in calls if calls[n]], logits)
-            require_images("obd", weights, layers, calls, len(inputs))
-            _add(found, layers, calls, _weighted_answers(logits, generator))
-    return {name: total / images for name, total in found.items()}
+            _add(totals, model, layers, inputs, generator)
+    return {name: total / images for name, total in totals.items()}
 
 
-def _gradients(answer: torch.Tensor, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Of what the layers gave; zeros where the answer does not depend on it."""
-    found = torch.autograd.grad(answer, outputs, retain_graph=True, allow_unused=True)
-    pairs = zip(found, outputs, strict=True)
-    return [torch.zeros_like(output) if g is None else g for g, output in pairs]
+def _add(
+    totals: Scores,
+    model: nn.Module,
+    layers: Mapping[str, nn.Module],
+    inputs: torch.Tensor,
+    generator: torch.Generator,
+) -> None:
+    """Add the squared gradients of some images, split where these need too much memory."""
+    with recorded(layers) as calls:
+        logits = model(inputs)
+    _require_logits(logits, len(inputs))
+    require_called(METHOD, layers, totals, [name for name in calls if calls[name]])
+    _require_images(totals, layers, calls, len(inputs))
+    most = max(1, MAX_PATCH_ELEMENTS // max(1, _elements_per_image(layers, calls)))
+    if len(inputs) > most:
+        del calls, logits
+        for some in inputs.split(most):
+            _add(totals, model, layers, some, generator)
+        return
+    # The calls of a layer are so many more positions.
+    patches = {n: torch.cat([columns(layers[n], x) for x, _ in c], 3) for n, c in calls.items()}
+    outputs = [output for own in calls.values() for _, output in own]
+    for answer in _weighted_answers(logits, generator):
+        gradients = iter(
+            torch.autograd.grad(answer, outputs, retain_graph=True, materialize_grads=True)
+        )
+        for name, own in calls.items():
+            d = torch.cat([rows(layers[name], next(gradients)) for _ in own], 3)
+            _add_squares(totals, name, patches[name], d)
+
+
+@contextmanager
+def recorded(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Call]]]:
+    """Inside the block, list the (input, output) of each call of each layer.
+
+    A layer passes on a copy of its output, which a later operation may then write to.
+    """
+    calls: dict[str, list[Call]] = {name: [] for name in layers}
+
+    def record(name: str, inputs: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        calls[name].append((inputs.detach(), output))
+        return output.clone()
+
+    with observed(layers, record):
+        yield calls
+
+
+def _elements_per_image(layers: Mapping[str, nn.Module], calls: Mapping[str, list[Call]]) -> int:
+    """Count the elements of an image's patches, and of its largest gradient of a weight."""
+    patches = largest = 0
+    for name, layer in layers.items():
+        weight: torch.Tensor = layer.weight  # type: ignore[assignment]
+        positions = sum(rows(layer, output[:1]).shape[3] for _, output in calls[name])
+        patches += weight[0].numel() * getattr(layer, "groups", 1) * positions
+        largest = max(largest, weight.numel() if positions > 1 else 0)
+    return patches + largest
+
+
+def _require_images(
+    weights: Mapping[str, object],
+    layers: Mapping[str, nn.Module],
+    calls: Mapping[str, list[Call]],
+    images: int,
+) -> None:
+    """Raise for a layer whose inputs are not one per image, the batch first."""
+    for name, layer in layers.items():
+        for inputs, _ in calls[name]:
+            if len(inputs) != images or not is_batched(layer, inputs):
+                why = (
+                    f"it needs to know which image an input belongs to, but for {images} images "
+                    f"the layer was given {list(inputs.shape)}, in place of [{images}, ...]"
+                )
+                raise not_taken(METHOD, own_parameters(name, weights)[0], layer, why)
+
+
+def _require_logits(logits: Any, images: int) -> None:
+    """Raise for answers other than one row of finite logits per image."""
+    shape = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+    if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != images:
+        raise InputError(
+            f"method {METHOD!r} needs logits [images, classes], but for {images} images the "
+            f"network gives {shape}: let it give one row of logits per image, or use another "
+            "method, such as 'lwc' or 'snip'."
+        )
+    if not torch.isfinite(logits).all():
+        raise InputError(
+            f"method {METHOD!r} cannot rank: of the logits {int((~torch.isfinite(logits)).sum())} "
+            f"of {logits.numel()} are NaN or infinite. Look for such values in the data and in the "
+            "weights."
+        )
 
 
 def _weighted_answers(logits: torch.Tensor, generator: torch.Generator) -> Iterator[torch.Tensor]:
-    """sum over images of sqrt(p_c) log p_c, once per class c: its gradients, squared, add up."""
+    """Yield, for each class c, the sum over images of sqrt(p_c) log p_c.
+
+    The squares of their gradients add up to the diagonal.
+    """
     answers = logits.log_softmax(1)
     likely = answers.detach().exp()
     if logits.shape[1] <= MOST_CLASSES:
@@ -87,79 +174,32 @@ def _weighted_answers(logits: torch.Tensor, generator: torch.Generator) -> Itera
         yield answers.gather(1, kinds[:, None]).sum() / MOST_CLASSES**0.5
 
 
-def _add(
-    found: Scores,
-    layers: Mapping[str, nn.Module],
-    calls: Mapping[str, list[Call]],
-    answers: Iterable[torch.Tensor],
-) -> None:
-    """Add the squared gradients of the answers about one batch, layer by layer."""
-    used = {name: layer for name, layer in layers.items() if calls[name]}
-    outputs = [output for name in used for _, output in calls[name]]
-    patches = _kept_patches(used, calls)
-    for answer in answers:
-        gradients = iter(_gradients(answer, outputs))
-        for name, layer in used.items():
-            d = torch.cat([rows(layer, next(gradients)) for _ in calls[name]], 3)
-            for part in parts(len(d), _sizes(layer, calls[name])[1]):
-                kept = patches.get(name)
-                x = _patches(layer, calls[name], part) if kept is None else kept[part]
-                _add_squares(found, name, x, d[part])
-
-
-def _patches(layer: nn.Module, calls: list[Call], part: slice) -> torch.Tensor:
-    """[B, groups, K, positions] of some images; the calls of a layer are so many more positions."""
-    return torch.cat([columns(layer, inputs[part]) for inputs, _ in calls], 3)
-
-
-def _sizes(layer: nn.Module, calls: list[Call]) -> tuple[int, int]:
-    """Elements of an image's patches, and of the largest tensor that is made of an image."""
-    weight: torch.Tensor = layer.weight  # type: ignore[assignment]
-    positions = sum(rows(layer, output).shape[3] for _, output in calls)
-    cut = weight[0].numel() * getattr(layer, "groups", 1) * positions
-    return cut, max(cut, weight.numel()) if positions > 1 else cut
-
-
-def _kept_patches(
-    layers: Mapping[str, nn.Module], calls: Mapping[str, list[Call]]
-) -> dict[str, torch.Tensor]:
-    """The patches of a batch, of as many layers as may be kept for all answers."""
-    found: dict[str, torch.Tensor] = {}
-    room = KEPT
-    for name, layer in layers.items():
-        size = len(calls[name][0][0]) * _sizes(layer, calls[name])[0]
-        if size <= room:
-            room -= size
-            found[name] = _patches(layer, calls[name], slice(None))
-    return found
-
-
-def _add_squares(found: Scores, name: str, x: torch.Tensor, d: torch.Tensor) -> None:
+def _add_squares(totals: Scores, name: str, x: torch.Tensor, d: torch.Tensor) -> None:
     """Add the squared gradient of each image. Positions add up before the square.
 
-    x: [B, groups, K, positions], what the layer's matrix was applied to; d: [B, groups, O,
-    positions], the gradient of what came out.
+    x: [B, groups, K, positions], the operand of the layer's matrix; d: [B, groups, O, positions],
+    the gradient of its outputs.
     """
     weight, bias = parameter_of(name, "weight"), parameter_of(name, "bias")
-    if weight in found:
+    if weight in totals:
         if x.shape[3] == 1:  # the square of a product is the product of the squares
             squares = torch.einsum("bgol,bgkl->gok", d.square(), x.square())
         else:
             squares = torch.einsum("bgol,bgkl->bgok", d, x).square_().sum(0)
-        found[weight] += squares.reshape(found[weight].shape)
-    if bias in found:
-        found[bias] += d.sum(3).square().sum(0).flatten()
+        totals[weight] += squares.reshape(totals[weight].shape)
+    if bias in totals:
+        totals[bias] += d.sum(3).square().sum(0).flatten()
 
 
 def saliencies(
     weights: Mapping[str, torch.Tensor], diagonal: Mapping[str, torch.Tensor], decay: float
 ) -> Scores:
-    """(h + decay) w^2 / 2: what the loss, with its penalty decay w^2 / 2, loses with a weight."""
+    """(h + decay) w^2 / 2: rise of the loss, with its penalty decay w^2 / 2, without a weight."""
     return {n: (diagonal[n] + decay) * w.double().square() / 2 for n, w in weights.items()}
 
 
 def prune(course: Course) -> Masks:
-    """Rounds of equal factors; second derivatives of the network as it is then."""
+    """Prune in rounds of equal factors, by the second derivatives of the network of each round."""
 
     def prune_to(sparsity: float) -> Masks:
         batches = track(course.batches(IMAGES), description="second derivatives")
@@ -175,5 +215,5 @@ OBD = DuringTraining(
     prune,
     Needs("Hessian", pretraining=True, prunings="many", hyperparameters=True),
     biases=True,
-    layers=Takes(MATRICES),
+    layers=MATRICES,
 )

@@ -16,8 +16,7 @@ from snip.common.console import track
 from snip.common.errors import InputError, SnipWarning, warn
 from snip.distributed.shards import local, part, ranks_of_tensors, sharded_like
 from snip.masks import Masks, held_masks
-from snip.methods.kinds import DATA, NOTHING, AtInitialisation
-from snip.methods.schedules import one_shot
+from snip.methods.kinds import DATA, NOTHING, AtInitialisation, one_shot
 from snip.network.calls import Call, example, shared_call
 from snip.network.network import Network
 from snip.network.reader import LearnedOutputs, Reader, Seen

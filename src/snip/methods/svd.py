@@ -16,10 +16,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from snip.masks import Masks
-from snip.methods.calls import given, hooked, require_seen
 from snip.methods.course import Course
 from snip.methods.kinds import DuringTraining, Needs
-from snip.methods.layers import MATRICES, Takes, matrices, parameter_of
+from snip.methods.layer_matrices import (
+    MATRICES,
+    layers_of,
+    observed,
+    parameter_of,
+    require_called,
+)
+from snip.network.untouched import undisturbed
 from snip.training.hooks import Hooks
 from snip.training.phases import steady
 from snip.training.state import Weights
@@ -57,28 +63,32 @@ class Noise(Hooks):
     ) -> None:
         super().__init__()
         self.weights, self.images, self.steps = dict(weights), images, steps
-        self.layers = matrices(model, weights)
+        self.layers = layers_of(model, weights)
         self.log_sigma2 = nn.ParameterList(
             torch.full_like(w, FIRST_LOG_SIGMA2, requires_grad=True) for w in weights.values()
         )
 
     def settings(self) -> dict[str, Any]:
-        """N, which weighs the data against the prior."""
+        """N: it weighs the data against the prior."""
         return {"svd.images": self.images}
 
     def groups(self) -> list[dict[str, Any]]:
-        """Trained at the same rate as the weights."""
+        """One group, trained at the same rate as the weights."""
         return [{"params": list(self.log_sigma2)}]
 
     def rate(self, iteration: int) -> float:
-        """The full rate for half of the training, then down to zero in a line."""
+        """Return the full rate for half of the training, then fall linearly to zero."""
         return min(1.0, 2 * (1 - iteration / self.steps))
 
     @contextmanager
     def attached(self, model: nn.Module) -> Iterator[None]:
-        """Noise on the outputs of the layers while they train."""
+        """Add noise to the outputs of the layers while they train."""
         own = dict(zip(self.weights, self.log_sigma2, strict=True))
-        with hooked(self.layers, lambda name: _noisy(own[parameter_of(name, "weight")])):
+
+        def noisy(name: str, inputs: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+            return _noisy(self.layers[name], own[parameter_of(name, "weight")], inputs, output)
+
+        with observed(self.layers, noisy):
             yield
 
     def log_alphas(self) -> dict[str, torch.Tensor]:
@@ -87,7 +97,7 @@ class Noise(Hooks):
         return {name: log_alpha(weight, log_sigma2) for (name, weight), log_sigma2 in pairs}
 
     def extra_loss(self, iteration: int) -> torch.Tensor | None:
-        """KL / N beside the mean loss of an image, from nothing at first to all of it."""
+        """Return KL / N beside the mean loss of an image, from none at first to all of it."""
         begin, end = (part * self.steps for part in WARM_UP)
         weight = min(1.0, max(0.0, (iteration - begin) / (end - begin)))
         if weight == 0:
@@ -97,37 +107,46 @@ class Noise(Hooks):
 
     @torch.no_grad()
     def weights_to_keep(self) -> Weights:
-        """theta where it is more than noise."""
+        """Return theta where it is more than noise."""
         alphas = self.log_alphas()
         return {n: w.detach() * (alphas[n] < LARGEST) for n, w in self.weights.items()}
 
 
-def _noisy(log_sigma2: torch.Tensor) -> Any:
+def _noisy(
+    layer: nn.Module, log_sigma2: torch.Tensor, inputs: torch.Tensor, output: torch.Tensor
+) -> torch.Tensor:
     """Local reparametrisation: noise of variance layer(x^2, sigma^2), drawn per output."""
-
-    def hook(layer: nn.Module, args: Any, kwargs: Any, output: torch.Tensor) -> torch.Tensor:
-        if not layer.training:
-            return output
-        squares, sigma2 = given(args, kwargs).square(), log_sigma2.exp()
-        if isinstance(layer, nn.Linear):
-            variance = F.linear(squares, sigma2)
-        else:
-            variance = layer._conv_forward(squares, sigma2, None)  # type: ignore[operator]
-        return output + (variance + 1e-8).sqrt() * _drawn_like(output)
-
-    return hook
+    if not layer.training:
+        return output
+    squares, sigma2 = inputs.square(), log_sigma2.exp()
+    if isinstance(layer, nn.Linear):
+        variance = F.linear(squares, sigma2)
+    else:
+        variance = layer._conv_forward(squares, sigma2, None)  # type: ignore[operator]
+    return output + (variance + 1e-8).sqrt() * _drawn_like(output)
 
 
 def _drawn_like(output: torch.Tensor) -> torch.Tensor:
-    """Gaussian noise. Drawn in the order of memory: in another, torch draws one by one, slowly."""
+    """Draw Gaussian noise in the order of memory: in any other torch draws one by one, slowly."""
     noise = torch.empty_like(output)
     noise.as_strided((noise.numel(),), (1,)).normal_()
     return noise
 
 
+@torch.no_grad()
+def _require_called(course: Course) -> None:
+    """Raise if the network computes without calling one of its layers, which gets no noise."""
+    layers, called = layers_of(course.model, course.weights), set[str]()
+    with undisturbed(course.model):
+        course.model.eval()
+        with observed(layers, lambda name, _inputs, _output: called.add(name)):
+            course.model(course.batches(1)[0][0])
+    require_called("svd", layers, course.weights, called)
+
+
 def prune(course: Course) -> Masks:
-    """One training with noise; the weights of the smallest alpha stay."""
-    require_seen("svd", course.model, course.weights, course.batches(1)[0][0])
+    """Train once with noise, and keep the weights of the smallest alpha."""
+    _require_called(course)
     training = steady(course.config.with_optimizer("adam"), SHARE)
     training = dataclasses.replace(training, lr=LR, weight_decay=0.0)
     noise = Noise(course.model, course.weights, images=course.images, steps=training.iterations)
@@ -141,5 +160,5 @@ def prune(course: Course) -> Masks:
 SVD = DuringTraining(
     prune,
     Needs("Bayesian", pretraining=True, prunings="soft", hyperparameters=True, objective=True),
-    layers=Takes(MATRICES),
+    layers=MATRICES,
 )

@@ -17,8 +17,7 @@ from snip.common.checks import all_finite
 from snip.common.errors import InputError
 from snip.common.text import first_line
 from snip.distributed.models import REPLICATED
-from snip.methods.kinds import WEIGHTS, AtInitialisation, Needs
-from snip.methods.schedules import exponential
+from snip.methods.kinds import WEIGHTS, AtInitialisation, Needs, exponential
 from snip.network.calls import Call, copy_of, shared_call, tensors_in
 from snip.network.network import Network
 from snip.network.norms import attribute_names

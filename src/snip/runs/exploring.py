@@ -19,8 +19,8 @@ from snip.data.split import Split
 from snip.masks import Masks
 from snip.methods import METHODS, AtInitialisation, scope_of
 from snip.methods.controls import NONE
+from snip.methods.kinds import one_shot
 from snip.methods.rounds import Scorer
-from snip.methods.schedules import one_shot
 from snip.models.resolve import draw_network
 from snip.network.layout import is_weight
 from snip.network.network import Network

@@ -18,7 +18,7 @@ from snip.common.lock import BusyError
 from snip.data.dataset import Dataset
 from snip.masks import Masks
 from snip.methods import DuringTraining, training_method
-from snip.methods.during import competing, prune_in_phases
+from snip.methods.course import competing, prune_in_phases
 from snip.runs import folder as layout
 from snip.runs.config import RunConfig
 from snip.runs.result import RunResult
