@@ -1,6 +1,4 @@
-"""What the tests of shrinking share."""
-
-from __future__ import annotations
+"""Tiny networks with dead units, and shrinking them."""
 
 import copy
 
@@ -8,56 +6,68 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from snip.export.shrink import shrink, shrink_report
+import snip
 from snip.masks import Masks
 
 IMAGE = torch.randn(2, 2, 6, 6, generator=torch.Generator().manual_seed(0))
 
 
-def kill_inputs(layer: nn.Module, *units: int) -> None:
+def kill_inputs(layer, *units):
     """Units that no input reaches; the bias stays."""
     layer.weight.data[list(units)] = 0
 
 
-def kill_outputs(layer: nn.Module, *units: int) -> None:
+def kill_outputs(layer, *units):
     """Units that this layer does not read."""
     layer.weight.data[:, list(units)] = 0
 
 
-def masked(model: nn.Module) -> nn.Module:
+def masked(model):
     """Hold the zeros of all weights (not biases) as masks."""
     Masks({n: p != 0 for n, p in model.named_parameters() if p.ndim > 1}).apply(model)
     return model
 
 
-def check(model: nn.Module, batch: torch.Tensor) -> nn.Module:
+def check(model, batch):
     """Shrink, and compare outputs in eval mode."""
-    small = shrink(model, batch)
+    small = snip.shrink(model, batch)
     model, small_eval = copy.deepcopy(model).eval(), copy.deepcopy(small).eval()
     with torch.no_grad():
         torch.testing.assert_close(small_eval(batch), model(batch), rtol=1e-4, atol=1e-5)
     return small
 
 
-def kept(model: nn.Module, name: str) -> list[tuple[str, int]]:
-    report = shrink_report(model)
+def kept(model, name):
+    report = snip.shrink_report(model)
     return list(next(layer for layer in report.layers if layer.name == name).kept_constants)
 
 
-class Residual(nn.Module):
-    """Two blocks on one stream."""
+class Net(nn.Module):
+    """Layers by name, and a forward written as a function of the network and its input."""
 
-    def __init__(self) -> None:
+    def __init__(self, code, **layers):
         super().__init__()
-        self.stem = nn.Conv2d(2, 4, 1)
-        self.inner1, self.outer1 = nn.Conv2d(4, 3, 3, padding=1), nn.Conv2d(3, 4, 1)
-        self.inner2, self.outer2 = nn.Conv2d(4, 3, 3, padding=1), nn.Conv2d(3, 4, 1)
-        self.head = nn.Linear(4, 2)
-        for layer in (self.stem, self.outer1, self.outer2):
-            nn.init.zeros_(layer.bias)
+        self.code = code
+        for name, layer in layers.items():
+            setattr(self, name, layer)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.stem(x)
-        x = x + self.outer1(F.relu(self.inner1(x)))
-        x = x + self.outer2(F.relu(self.inner2(x)))
-        return self.head(x.mean((2, 3)))
+    def forward(self, x):
+        return self.code(self, x)
+
+
+def _two_blocks(m, x):
+    x = m.stem(x)
+    x = x + m.outer1(F.relu(m.inner1(x)))
+    x = x + m.outer2(F.relu(m.inner2(x)))
+    return m.head(x.mean((2, 3)))
+
+
+def residual():
+    """Make two blocks on one stream."""
+    layers = {"stem": nn.Conv2d(2, 4, 1), "head": nn.Linear(4, 2)}
+    for i in (1, 2):
+        layers[f"inner{i}"] = nn.Conv2d(4, 3, 3, padding=1)
+        layers[f"outer{i}"] = nn.Conv2d(3, 4, 1)
+    for name in ("stem", "outer1", "outer2"):
+        nn.init.zeros_(layers[name].bias)
+    return Net(_two_blocks, **layers)

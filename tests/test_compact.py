@@ -1,7 +1,5 @@
 """Compact files: exact round trips, sizes, and what is wrong with a file or a model."""
 
-from __future__ import annotations
-
 import copy
 import tempfile
 import warnings
@@ -17,15 +15,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import snip
+from snip import compact
 from snip.common.errors import SnipWarning
-from snip.export import compact
 from snip.export.compact import decode_gaps, encode_gaps
-from snip.export.shrink import shrink
 from snip.masks import Masks, held_masks
 from snip.models import build
 
 
-def same_bits(a: nn.Module, b: nn.Module) -> bool:
+def same_bits(a, b):
     mine, other = a.state_dict(), b.state_dict()
     return mine.keys() == other.keys() and all(
         mine[key].reshape(-1).view(torch.uint8).equal(other[key].reshape(-1).view(torch.uint8))
@@ -33,7 +30,7 @@ def same_bits(a: nn.Module, b: nn.Module) -> bool:
     )
 
 
-def pruned(kind: str, sparsity: float = 0.8) -> tuple[nn.Module, tuple]:
+def pruned(kind, sparsity=0.8):
     model, batch = make(kind)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SnipWarning)
@@ -43,7 +40,7 @@ def pruned(kind: str, sparsity: float = 0.8) -> tuple[nn.Module, tuple]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 300), st.floats(0, 1), st.integers(0, 2**31))
-def test_positions_round_trip(total: int, density: float, seed: int) -> None:
+def test_positions_round_trip(total, density, seed):
     keep = np.random.default_rng(seed).random(total) < density
     positions = np.flatnonzero(keep)
     packed, width = encode_gaps(positions)
@@ -52,20 +49,20 @@ def test_positions_round_trip(total: int, density: float, seed: int) -> None:
 
 
 @given(st.lists(st.integers(0, 10**7), unique=True, max_size=30))
-def test_far_positions_round_trip(positions: list[int]) -> None:
+def test_far_positions_round_trip(positions):
     array = np.array(sorted(positions), dtype=np.int64)
     packed, width = encode_gaps(array)
     np.testing.assert_array_equal(decode_gaps(packed, width, len(array), 10**7 + 1), array)
 
 
-def test_positions_by_hand() -> None:
+def test_positions_by_hand():
     packed, width = encode_gaps(np.array([0, 2, 3]))  # 0 10 0: kept, skip one, kept, kept
     assert (width, packed.tolist()) == (1, [0b0100_0000])
     assert encode_gaps(np.array([254]))[1] == 8
     assert len(encode_gaps(np.arange(19, 20_000, 20))[0]) == 1000 * 5 / 8  # five bits a gap
 
 
-def test_wrong_positions_are_noticed() -> None:
+def test_wrong_positions_are_noticed():
     packed, width = encode_gaps(np.array([3, 99]))
     for wrong in ((packed, width, 2, 99), (packed, width, 9, 100), (packed, 17, 2, 100)):
         with pytest.raises(ValueError, match="positions"):
@@ -73,7 +70,7 @@ def test_wrong_positions_are_noticed() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_round_trip_of_every_kind(kind: str, tmp_path: Path) -> None:
+def test_round_trip_of_every_kind(kind, tmp_path):
     model, _ = pruned(kind)
     compact.save(model, tmp_path / "model")
     fresh, _ = make(kind)
@@ -94,9 +91,7 @@ def test_round_trip_of_every_kind(kind: str, tmp_path: Path) -> None:
     st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
     st.booleans(),
 )
-def test_any_tensor_round_trips(
-    rows: int, columns: int, density: float, dtype: torch.dtype, held: bool
-) -> None:
+def test_any_tensor_round_trips(rows, columns, density, dtype, held):
     model = nn.Linear(columns, 1)
     model.weight = nn.Parameter(torch.randn(rows, columns).to(dtype))
     mask = torch.rand(rows, columns) < density
@@ -111,7 +106,7 @@ def test_any_tensor_round_trips(
 
 
 @pytest.mark.parametrize("name", ["lenet-5-caffe", "lstm-s", "vgg-like"])
-def test_a_shrunk_model_is_rebuilt_from_the_original(name: str, tmp_path: Path) -> None:
+def test_a_shrunk_model_is_rebuilt_from_the_original(name, tmp_path):
     size, channels = (32, 3) if name == "vgg-like" else (28, 1)
     batch = torch.randn(2, channels, size, size), torch.tensor([3, 5])
     model = build(name, seed=0)
@@ -123,7 +118,7 @@ def test_a_shrunk_model_is_rebuilt_from_the_original(name: str, tmp_path: Path) 
             parameter.data += 0.1  # constants to fold
     snip.release(model)
     Masks({n: p != 0 for n, p in model.named_parameters() if p.ndim > 1}).apply(model)
-    small = shrink(model, batch)
+    small = snip.shrink(model, batch)
     compact.save(small, tmp_path / "small")
     rebuilt = compact.load(tmp_path / "small", build(name, seed=1))
     assert same_bits(rebuilt, small)
@@ -136,14 +131,14 @@ def test_a_shrunk_model_is_rebuilt_from_the_original(name: str, tmp_path: Path) 
     assert (after - before).abs().max() <= 1e-4 * before.abs().max()
 
 
-def test_a_new_bias_is_rebuilt(tmp_path: Path) -> None:
-    def net() -> nn.Sequential:
+def test_a_new_bias_is_rebuilt(tmp_path):
+    def net():
         return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2, bias=False))
 
     model = net()
     model[0].weight.data[1] = 0
     model[0].bias.data[1] = 5
-    small = shrink(model, torch.randn(2, 3))
+    small = snip.shrink(model, torch.randn(2, 3))
     compact.save(small, tmp_path / "small")
     loaded = compact.load(tmp_path / "small", net())
     assert loaded[2].bias is not None
@@ -151,7 +146,7 @@ def test_a_new_bias_is_rebuilt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_fewer_bits(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_fewer_bits(dtype, tmp_path):
     model, _ = pruned("conv")
     model.norm.running_mean += 1 / 3
     compact.save(model, tmp_path / "model", dtype=dtype)
@@ -167,7 +162,7 @@ def test_fewer_bits(dtype: torch.dtype, tmp_path: Path) -> None:
         compact.save(model, tmp_path / "model", dtype=torch.float64)
 
 
-def test_sizes_of_lenet() -> None:
+def test_sizes_of_lenet():
     model = build("lenet-300-100", seed=0)
     batch = torch.randn(16, 1, 28, 28), torch.randint(0, 10, (16,))
     snip.prune(model, batch, sparsity=0.98)
@@ -179,7 +174,7 @@ def test_sizes_of_lenet() -> None:
     assert compact.sizes(model, dtype=torch.float16).compact < sizes.compact - 10_000
 
 
-def test_zeros_without_masks_are_left_out_too() -> None:
+def test_zeros_without_masks_are_left_out_too():
     model = nn.Linear(100, 100)
     dense = compact.sizes(model)
     assert dense.compact < dense.dense + 500
@@ -187,19 +182,17 @@ def test_zeros_without_masks_are_left_out_too() -> None:
     assert compact.sizes(model).ratio > 6
 
 
-def test_broken_files(tmp_path: Path) -> None:
+def test_broken_files(tmp_path):
     model, _ = pruned("mlp")
     path = tmp_path / "model"
     compact.save(model, path)
     whole = path.read_bytes()
     flipped = bytearray(whole)
     flipped[-20] ^= 1
-    cases = {"cut": whole[:-9], "empty": b"", "noise": b"\x07" * 999, "flip": bytes(flipped)}
-    for name, data in cases.items():
+    for data in (whole[:-9], b"", b"\x07" * 999, bytes(flipped)):
         path.write_bytes(data)
         with pytest.raises(snip.FileError, match="anew"):
             compact.load(path, model)
-        assert name
     with pytest.raises(snip.FileError, match="no compact file"):
         compact.load(tmp_path / "nothing", model)
     save_file({"weight": torch.zeros(3)}, path)
@@ -207,13 +200,13 @@ def test_broken_files(tmp_path: Path) -> None:
         compact.load(path, model)
 
 
-def test_files_of_another_model(tmp_path: Path) -> None:
+def test_files_of_another_model(tmp_path):
     model, batch = pruned("mlp")
     compact.save(model, tmp_path / "mlp")
     for other in (make("conv")[0], nn.Linear(6, 8), copy.deepcopy(model).double()):
         with pytest.raises(snip.InputError, match="another model"):
             compact.load(tmp_path / "mlp", other)
-    small = shrink(model, batch)
+    small = snip.shrink(model, batch)
     compact.save(small, tmp_path / "small")
     with pytest.raises(snip.InputError, match="another model"):
         compact.load(tmp_path / "small", make("conv")[0])
@@ -221,7 +214,7 @@ def test_files_of_another_model(tmp_path: Path) -> None:
         compact.load(tmp_path / "mlp", small)
 
 
-def test_the_file_is_plain_safetensors(tmp_path: Path) -> None:
+def test_the_file_is_plain_safetensors(tmp_path):
     model, _ = pruned("mlp")
     compact.save(model, tmp_path / "model")
     tensors = load_file(tmp_path / "model")

@@ -308,7 +308,7 @@ FAULTS = (
         "export/shrink.py",
         "matrix = reader.weight[:, columns].cpu().double().sum(2)",
         "matrix = reader.weight[:, columns].cpu().double()[:, :, 0]",
-        "test_shrink_constants.py",
+        "test_shrink.py",
     ),
     # Networks, data.
     Fault(
