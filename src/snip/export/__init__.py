@@ -1,1 +1,1 @@
-"""What leaves the library: smaller ordinary models, compact files, ONNX."""
+"""Smaller ordinary models, compact files, ONNX."""

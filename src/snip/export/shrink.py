@@ -145,7 +145,7 @@ def _traced(model: nn.Module, batch: Any) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class _Needs:
-    """Whether each unit is needed, by its final identity."""
+    """Units that must stay, by their final identity."""
 
     roots: Tensor  # unit -> identity
     needed: Tensor  # identity -> bool

@@ -193,7 +193,7 @@ class Step:
 
     @property
     def flow(self) -> Flow:
-        """What flows into the first argument; a LookupError if no units do."""
+        """Flow into the first argument; a LookupError if no units flow there."""
         flow = self.flow_of(self.input)
         if flow is None:
             raise LookupError("no units flow into this operation")
