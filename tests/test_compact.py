@@ -81,6 +81,9 @@ def test_round_trip_of_every_kind(kind, tmp_path):
     assert held_masks(loaded).provenance == held_masks(model).provenance
     assert same_bits(fresh, before)
     assert held_masks(fresh) is None
+    with torch.inference_mode():
+        again = compact.load(tmp_path / "model", fresh)
+    assert not any(p.is_inference() for p in again.parameters())  # it can be trained
 
 
 @settings(max_examples=40, deadline=None)

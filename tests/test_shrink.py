@@ -239,6 +239,14 @@ def test_batches_of_any_kind():
         assert snip.shrink(net, x.clone()).first.out_features == 3
 
 
+def test_models_shrunk_in_inference_mode_can_be_trained():
+    net, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3)
+    with torch.inference_mode():
+        small = snip.shrink(masked(net), x)
+    small(x).sum().backward()
+    assert all(p.grad is not None for p in small.parameters())
+
+
 def test_shared_tied_and_hooked_layers_stay():
     def net():
         made = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 2))

@@ -93,6 +93,22 @@ def save(model: nn.Module, path: PathLike, *, dtype: torch.dtype | None = None) 
 
 def load(path: PathLike, model: nn.Module) -> nn.Module:
     """Return a copy of `model` with the weights, masks and units of the file."""
+    with torch.inference_mode(False):  # the copy may be trained later
+        return _loaded(path, model)
+
+
+def sizes(model: nn.Module, *, dtype: torch.dtype | None = None) -> Sizes:
+    """Write the model as a dense safetensors file and as a compact one; return their bytes."""
+    require_whole(model, "snip.compact.sizes")
+    with tempfile.TemporaryDirectory() as folder:
+        dense, compact = Path(folder, "dense"), Path(folder, "compact")
+        whole = {n: t.detach().contiguous() for n, t in model_tensors(unwrap(model))}
+        write_tensors(dense, whole, {})
+        save(model, compact, dtype=dtype)
+        return Sizes(dense.stat().st_size, compact.stat().st_size)
+
+
+def _loaded(path: PathLike, model: nn.Module) -> nn.Module:
     layout, plan, provenance, tensors = _read(Path(path))
     result = _shaped(path, copy_of(unwrap(model)), plan)
     own = dict(model_tensors(result))
@@ -109,17 +125,6 @@ def load(path: PathLike, model: nn.Module) -> nn.Module:
     if masks:
         Masks(masks, provenance).apply(result)
     return result
-
-
-def sizes(model: nn.Module, *, dtype: torch.dtype | None = None) -> Sizes:
-    """Write the model as a dense safetensors file and as a compact one; return their bytes."""
-    require_whole(model, "snip.compact.sizes")
-    with tempfile.TemporaryDirectory() as folder:
-        dense, compact = Path(folder, "dense"), Path(folder, "compact")
-        whole = {n: t.detach().contiguous() for n, t in model_tensors(unwrap(model))}
-        write_tensors(dense, whole, {})
-        save(model, compact, dtype=dtype)
-        return Sizes(dense.stat().st_size, compact.stat().st_size)
 
 
 def _read(path: Path) -> tuple[dict[str, Part], Plan | None, Provenance, Tensors]:

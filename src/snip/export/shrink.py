@@ -86,8 +86,9 @@ def shrink(model: nn.Module, batch: Any) -> nn.Module:
     masks = held_masks(model)
     if masks is not None:
         masks.check(model)
-    small = copy_of(model)
+    # Out of inference mode: the copy may be trained later.
     with undisturbed(model), torch.inference_mode(False):
+        small = copy_of(model)
         traced = _traced(model.eval(), batch)
         ledger = follow(model, traced, masks or {}, zeros_may_grow=False)
         needs = _needed_units(ledger)
