@@ -6,21 +6,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from snip.common.errors import InputError, imported
 from snip.common.files import PathLike
-from snip.common.text import percent
 from snip.distributed.ranks import everybody
-from snip.distributed.shards import local
-from snip.distributed.wrappers import is_sharded
 from snip.integrations.pruning import Pruning, first_of, own_loss
 from snip.masks import Masks
-from snip.masks.masks import MIN_ZERO_SHARE, share_of_zeros
-from snip.network.network import prunable_parameters
 
 FILE = "snip_masks.safetensors"  # in the folder of each checkpoint
-ALIVE = 0.75  # of the connections of a trained network, at least: nearly all of them
+NOTE = (
+    "snip_masks"  # key of the digest of the masks in the Trainer's state, saved beside the weights
+)
 _library = imported("transformers", "the callback for the Trainer", "transformers")
 
 
@@ -57,15 +52,12 @@ class Snip(_library.TrainerCallback):  # type: ignore[name-defined]
         self._pruning.given = self._given
         if state.global_step and self._given is None:
             with ranks.together():
-                saved = _saved_masks(model, Path(args.output_dir), state.global_step)
-            self._pruning.given = saved
+                path = _folder(Path(args.output_dir), state.global_step) / FILE
+                self._pruning.given = _saved_masks(path, state.stateful_callbacks.get(NOTE))
         model.train()  # as each step does: layers are timed in this mode
-        self._pruning.start(
-            model,
-            partial(first_of, parts["train_dataloader"]),
-            partial(own_loss, model),
-            ranks.size,
-        )
+        first = partial(first_of, parts["train_dataloader"])
+        masks = self._pruning.start(model, first, partial(own_loss, model), ranks.size)
+        state.stateful_callbacks[NOTE] = masks.digest()
         self._pruning.speed_up(model, [optimizer], ranks.size)
 
     def on_save(self, args: Any, state: Any, control: Any, **_parts: Any) -> None:
@@ -83,32 +75,16 @@ def _folder(output: Path, step: int) -> Path:
     return output / f"checkpoint-{step}"
 
 
-def _saved_masks(model: nn.Module, output: Path, step: int) -> Masks | None:
-    """The masks of the checkpoint that training resumes from; None if it was never pruned."""
-    path = _folder(output, step) / FILE
-    if path.is_file():
-        return _fitting(Masks.load(path), model, path)
-    zeros = share_of_zeros(prunable_parameters(model))
-    if zeros >= MIN_ZERO_SHARE:
-        raise InputError(
-            f"{percent(zeros)} of the weights in this checkpoint are zero, but its masks "
-            f"are not in {path}: give Snip(..., masks=...), the {FILE} of its folder."
-        )
-    return None
+def _saved_masks(path: Path, noted: str | None) -> Masks | None:
+    """The masks of the checkpoint that training resumes from; None if it was never pruned.
 
-
-def _fitting(masks: Masks, model: nn.Module, path: Path) -> Masks:
-    """The masks, unless the weights that were loaded are plainly of another pruning.
-
-    So it is if the checkpoint lies elsewhere, and `output_dir` has an older one of the same step.
+    The checkpoint may be elsewhere, and `output_dir` may have an older one of the same step.
     """
-    masks.check_fit(model)
-    parameters = prunable_parameters(model)
-    alive = sum(int(local(p).count_nonzero()) for n, p in parameters.items() if n in masks)
-    if not any(map(is_sharded, parameters.values())) and alive < ALIVE * masks.kept:
+    masks = Masks.load(path) if path.is_file() else None
+    if noted not in (None, None if masks is None else masks.digest()):
         raise InputError(
-            f"{path} keeps {masks.kept:,} connections, but only {alive:,} of the weights that were "
-            f"loaded are not zero: it is of another training. Give Snip(..., masks=...), the {FILE}"
-            " in the folder of this checkpoint."
+            f"the masks of this checkpoint are not in {path}"
+            f"{'' if masks is None else ': it is of another training'}. "
+            f"Give Snip(..., masks=...), the {FILE} of its folder."
         )
     return masks
