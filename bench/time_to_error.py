@@ -26,7 +26,7 @@ import snip
 from snip.common.files import read_json, write_json
 from snip.common.timing import Work, best_times
 from snip.experiments.table1 import CONV, CONV_TRAIN
-from snip.reports.curves import COLOURS
+from snip.reports.pictures import COLOURS
 from snip.runs import RunConfig, run
 
 SPARSITIES = (0.0, 0.9, 0.98, 0.99)

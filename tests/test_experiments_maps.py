@@ -21,7 +21,7 @@ from snip.experiments.measures.map_measures import (
     with_highest,
 )
 from snip.experiments.measures.maps import class_means, correlation, packed, unpacked
-from snip.reports.views import shares
+from snip.reports.pictures import shares
 from snip.runs import RunConfig, prepare
 from snip.runs.config import SHUFFLED
 from snip.runs.run import labelled

@@ -7,8 +7,7 @@ from PIL import Image
 
 import snip
 from snip.masks import Provenance
-from snip.reports.pictures import survivors
-from snip.reports.views import filters, pixels
+from snip.reports.pictures import filters, pixels, survivors
 
 
 def lenet_masks():

@@ -80,3 +80,18 @@ def test_a_model_that_cannot_be_followed_is_still_reported():
     assert "could not be followed" in report.notes[0]
     assert "inputs=" not in report.notes[0]  # they were given
     assert "Paths" in str(report)
+
+
+def test_a_forward_that_writes_into_its_input_does_not_change_the_batch():
+    class Writing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.fc(x.add_(1))
+
+    model, batch = Writing(), torch.ones(3, 2)
+    snip.Masks({"fc.weight": torch.eye(2).bool()}).apply(model)
+    assert snip.report(model, inputs=batch).effective_kept == 2
+    assert torch.equal(batch, torch.ones(3, 2))

@@ -291,7 +291,7 @@ FAULTS = (
     # Reports and export.
     Fault(
         "all-reached-warns",
-        "reports/findings.py",
+        "reports/report.py",
         "if paths.connected and paths.dead_outputs:",
         "if paths.connected:",
         "test_report_paths.py",

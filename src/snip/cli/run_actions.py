@@ -16,8 +16,7 @@ from snip.common.errors import FileError, InputError
 from snip.common.files import read_json, reading
 from snip.common.lock import is_held, locked
 from snip.common.text import counted, duration, percent
-from snip.reports.curves import Curve, draw_curves
-from snip.reports.pictures import require_format
+from snip.reports.pictures import Curve, draw_curves, require_format
 from snip.runs.folder import FINISHED
 from snip.runs.listing import CLUSTER, DAMAGED, STATES, Listed, listed, run_folders
 from snip.training.journal import METRICS

@@ -13,7 +13,7 @@ from snip.experiments.records.drawing import finish, new_figure, plain_axes
 from snip.experiments.table2 import PAPER_KEPT, PRUNED, TABLE2, TABLEC
 from snip.masks import Masks
 from snip.network.layout import is_weight
-from snip.reports.curves import COLOURS
+from snip.reports.pictures import COLOURS
 from snip.runs import prepare
 
 if TYPE_CHECKING:

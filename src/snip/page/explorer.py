@@ -16,8 +16,7 @@ from snip.experiments.fig2 import SPARSITIES
 from snip.masks import Masks
 from snip.network.layout import is_weight
 from snip.page.finding import Run
-from snip.reports.pictures import COLOUR_MAP
-from snip.reports.views import filters, pixels, tiled
+from snip.reports.pictures import COLOUR_MAP, filters, pixels, tiled
 from snip.runs import RunConfig
 from snip.runs.exploring import class_maps, class_sizes, kept_by_sparsity, not_explorable
 from snip.runs.naming import SCORING

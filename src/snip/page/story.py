@@ -16,7 +16,7 @@ from snip.page import progress
 from snip.page.comparison import paper_told
 from snip.page.finding import Run
 from snip.page.names import name_of, short
-from snip.reports.html import content as report_html
+from snip.reports.text import html_content as report_html
 from snip.runs import RunConfig, RunResult, seeds_of
 from snip.runs.guessing import chance_note_on
 

@@ -1,11 +1,11 @@
-"""A picture of what survived: where the first layer looks, and how dense each layer is."""
+"""Pictures: which weights survive, what a layer looks at, curves over sparsity."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -13,7 +13,6 @@ from snip.common.errors import InputError
 from snip.common.files import PathLike, write_with
 from snip.masks import Masks
 from snip.network.layout import is_weight
-from snip.reports.views import filters, pixels, tiled
 
 FORMATS = (".png", ".svg", ".pdf")
 BLUE, ORANGE, INK, PALE = "#0072b2", "#d55e00", "#222222", "#e6e6e6"  # Okabe-Ito, safe for all eyes
@@ -202,3 +201,107 @@ def _heading(axes: Any, text: str) -> None:
 
 def _count(masks: Mapping[str, torch.Tensor]) -> tuple[int, int]:
     return sum(int(m.sum()) for m in masks.values()), sum(m.numel() for m in masks.values())
+
+
+# Okabe-Ito: told apart by all eyes, and in print.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#222222")
+
+
+class Point(Protocol):
+    """What is drawn of one evaluation."""
+
+    @property
+    def iteration(self) -> int: ...
+    @property
+    def train_loss(self) -> float: ...
+    @property
+    def test_error(self) -> float: ...
+
+
+class Curve(NamedTuple):
+    """The evaluations of one run, and its name."""
+
+    label: str
+    points: Sequence[Point]
+
+
+def draw_curves(curves: Sequence[Curve], path: PathLike) -> None:
+    """Draw training loss and test error to a PNG (or SVG, PDF)."""
+    from matplotlib.figure import Figure
+
+    require_format(Path(path))
+    drawn = [curve for curve in curves if curve.points]
+    if not drawn:
+        raise InputError("none of these runs has come to an evaluation: there is nothing to draw.")
+    height = 4.2 + 0.22 * len(drawn)
+    figure = Figure(figsize=(10.0, height), dpi=150, facecolor="white", layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for index, curve in enumerate(drawn):
+        colour = COLOURS[index % len(COLOURS)]
+        steps = [point.iteration for point in curve.points]
+        losses = [point.train_loss for point in curve.points]
+        errors = [100 * point.test_error for point in curve.points]
+        label = as_written(curve.label)
+        left.plot(steps, losses, color=colour, linewidth=1.2, marker=".", label=label)
+        right.plot(steps, errors, color=colour, linewidth=1.2, marker=".")
+    _label(left, "training loss")
+    _label(right, "test error, %")
+    figure.legend(loc="outside lower left", fontsize=8, frameon=False)
+    save(figure, path)
+
+
+def _label(axes: Any, title: str) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axes.set_title(title, fontsize=10, loc="left", color=INK)
+    axes.set_xlabel("training steps", fontsize=9)
+    axes.set_yscale("log")
+    for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        which(FuncFormatter(lambda value, _: f"{value:g}"))  # 20, not 2 x 10 to the 1
+    axes.tick_params(axis="y", which="minor", labelsize=6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(visible=True, color="#e6e6e6", linewidth=0.6)
+    axes.tick_params(labelsize=8)
+
+
+MOST_FILTERS = 256  # more would be too small to see
+
+
+def pixels(mask: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor | None:
+    """Kept connections per pixel [height, width] if the layer reads whole images, else None."""
+    if mask.ndim != 2:
+        return None
+    per_input = mask.sum(0)
+    if shape is None:
+        shape = (1, 28, 28) if len(per_input) == 28 * 28 else None
+    if shape is None or len(shape) not in (2, 3) or math.prod(shape) != len(per_input):
+        return None
+    return per_input.view(-1, *shape[-2:]).sum(0)
+
+
+def shares(mask: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor | None:
+    """The share of each pixel's connections that is kept, where `pixels` has counts.
+
+    A pixel has one connection to each of the layer's outputs from each of its channels.
+    """
+    counts = pixels(mask, shape)
+    return None if counts is None else counts / (mask.numel() // counts.numel())
+
+
+def filters(mask: torch.Tensor) -> torch.Tensor | None:
+    """Kept connections per filter and position [filters, height, width] of a 2-d convolution."""
+    if mask.ndim != 4 or len(mask) > MOST_FILTERS or mask.shape[-1] == 1:
+        return None
+    return mask.sum(1)
+
+
+def tiled(counts: torch.Tensor) -> torch.Tensor:
+    """All filters of `filters` in one picture [height, width], with gaps of NaN between them."""
+    number, height, width = counts.shape
+    columns = math.ceil(math.sqrt(number))
+    rows = math.ceil(number / columns)
+    picture = torch.full((rows * (height + 1) - 1, columns * (width + 1) - 1), torch.nan)
+    for index in range(number):
+        top, left = index // columns * (height + 1), index % columns * (width + 1)
+        picture[top : top + height, left : left + width] = counts[index].float()
+    return picture

@@ -1,8 +1,8 @@
-"""Say what happened: what the masks left of a network, layer by layer."""
+"""Say what the masks left of a network, layer by layer: counts, costs, paths, warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -11,17 +11,89 @@ from torch import nn
 
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError
+from snip.common.text import listed
 from snip.distributed.models import require_whole
-from snip.masks import Masks, held_masks
+from snip.masks import Masks, empty_layers, held_masks
 from snip.network.calls import arguments
+from snip.network.layout import LiveUnits, is_weight
 from snip.network.network import Network
+from snip.network.norms import attribute_names
 from snip.network.parameters import ordinary
+from snip.network.paths import Follower, Paths, example_input
 from snip.network.reader import look
-from snip.reports.findings import warnings_of
-from snip.reports.following import GIVE_INPUT, followed, note_on
-from snip.reports.granularity import granularity_note
-from snip.reports.rows import Row, rows_of
+from snip.selection.budgets import OWN
 from snip.selection.costs import flops_per_element
+from snip.selection.granularity import Block, Channel, NofM, checked_granularity
+
+GIVE_INPUT = "pass inputs=..., an example of what the model takes (snip.prune remembers it)."
+GIVE_BATCH = "pass inputs=..., one batch as the model takes it, and "
+OWN_WEIGHT = "so a unit counts as dead only if it has no weight of its own"
+ENOUGH = 0.3  # of what a layer would keep if all were equally sparse: a floor to name
+SEMI_STRUCTURED = "2:4"  # the one that torch.sparse.to_sparse_semi_structured takes
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pruned parameter. None: not known, see the report's notes."""
+
+    name: str
+    shape: tuple[int, ...]
+    kept: int
+    total: int
+    flops_before: float | None = None  # per sample
+    flops_after: float | None = None
+    units: int | None = None  # neurons, channels, hidden units that this weight feeds
+    dead_units: int | None = None  # those without a live connection
+    unconnected: int | None = None  # kept, but on no path from input to output
+
+    @property
+    def density(self) -> float:
+        """The fraction kept."""
+        return self.kept / self.total if self.total else 0.0
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Row:
+        """A row as `Report.to_dict` writes it; values of the wrong kind are refused."""
+        known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+        row = cls(**known | {"shape": tuple(data["shape"])})
+        check_kinds(row, "a row of a report")
+        if not 0 <= row.kept <= row.total:
+            raise InputError(f"a row of a report keeps {row.kept:,} of {row.total:,} connections.")
+        return row
+
+
+def _rows(
+    model: nn.Module, masks: Masks, used: Mapping[str, float], paths: Paths
+) -> tuple[Row, ...]:
+    """One row per mask, in the order of the masks."""
+    live = Network.of(model).live_units(paths.effective or masks)
+    # The recurrent weights feed the units that the input weights have counted.
+    keys = attribute_names(model)
+    counted = {name: x for name, x in live.items() if not keys[name].startswith("weight_hh")}
+    return tuple(_row(name, mask, used, paths, counted.get(name)) for name, mask in masks.items())
+
+
+def _row(
+    name: str,
+    mask: torch.Tensor,
+    used: Mapping[str, float],
+    paths: Paths,
+    units: LiveUnits | None,
+) -> Row:
+    kept, total = int(mask.count_nonzero()), mask.numel()
+    each = flops_per_element(mask.shape, used[name]) if name in used else None
+    effective = (paths.effective or {}).get(name)
+    return Row(
+        name=name,
+        shape=tuple(mask.shape),
+        kept=kept,
+        total=total,
+        flops_before=None if each is None else each * total,
+        flops_after=None if each is None else each * kept,
+        units=None if units is None else units.outputs.numel(),
+        dead_units=None if units is None else int((~units.outputs).sum()),
+        unconnected=None if effective is None else kept - int(effective.sum()),
+    )
 
 
 @dataclass(frozen=True)
@@ -141,7 +213,7 @@ class Report:
         return as_rich(self, console, options)
 
     def _repr_html_(self) -> str:
-        from snip.reports.html import as_html
+        from snip.reports.text import as_html
 
         return as_html(self)
 
@@ -158,13 +230,13 @@ def report(
     model = ordinary(model)
     masks = _masks_of(model, masks)
     used = _uses(model, masks, inputs)
-    paths, cut = followed(model, masks, inputs)
+    paths, cut = _followed(model, masks, inputs)
     no_flops = None if used or inputs is not None else f"FLOPs are not known: {GIVE_INPUT}"
-    notes = (no_flops, note_on(paths, given=inputs is not None))
+    notes = (no_flops, _note_on(paths, given=inputs is not None))
     out = _left_out(model, masks)
     return Report(
         model=type(model).__name__,
-        rows=rows_of(model, masks, used, paths),
+        rows=_rows(model, masks, used, paths),
         left_out=out,
         left_out_sizes={name: model.get_parameter(name).numel() for name in out},
         flops_left_out=_flops_left_out(model, masks, used),
@@ -172,8 +244,8 @@ def report(
         dead_outputs=paths.dead_outputs,
         zero_biases=masks.provenance.zero_biases,
         granularity=masks.provenance.granularity,
-        granularity_note=granularity_note(model, masks),
-        warnings=warnings_of(model, masks, paths, cut),
+        granularity_note=_granularity_note(model, masks),
+        warnings=_warnings(model, masks, paths, cut),
         notes=tuple(filter(None, notes)),
     )
 
@@ -218,3 +290,144 @@ def _left_out(model: nn.Module, masks: Masks) -> dict[str, str]:
         for name, _ in model.named_parameters()
         if name not in masks
     }
+
+
+def _followed(model: nn.Module, masks: Masks, inputs: Any) -> tuple[Paths, list[str]]:
+    """The paths, and the arguments of the call that are cut off from every output."""
+    asked = masks.provenance
+    if inputs is None and asked.input_shape is None:
+        return Paths(), []
+    if inputs is None:
+        inputs = example_input(model, asked.input_shape or (), asked.input_dtype or "float32")
+    with Follower(model, arguments(model, inputs), asked.batch_dim or 0) as follower:
+        paths = follower.paths(masks)
+        empty = paths.connected and empty_layers(masks, Network.of(model).packed)
+        return paths, follower.cut_inputs(masks) if empty else []
+
+
+def _note_on(paths: Paths, *, given: bool) -> str | None:
+    """The reason why paths are not known, and what to do; `given`: an input was passed."""
+    if paths.effective is not None:
+        return None
+    if paths.why_not is None:
+        return f"Paths were not followed, {OWN_WEIGHT}: {GIVE_INPUT}"
+    return (
+        f"Paths could not be followed through this model ({paths.why_not}), {OWN_WEIGHT}: "
+        f"{'' if given else GIVE_BATCH}let its forward compute with torch's functions on what it "
+        "is given."
+    )
+
+
+def _warnings(model: nn.Module, masks: Masks, paths: Paths, cut: Sequence[str]) -> tuple[str, ...]:
+    """Collapse, empty layers, dead outputs, masks that are not applied; worst first."""
+    fix = _fix(masks)
+    return tuple(
+        [
+            *_collapse(paths, fix),
+            *_empty_layers(model, masks, cut, bool(paths.connected), fix),
+            *_dead_outputs(paths, fix),
+            *_not_applied(model, masks),
+        ]
+    )
+
+
+def _fix(masks: Masks) -> str:
+    """Suggest a setting. Only `prune` has the scores to try it."""
+    asked = masks.provenance
+    if asked.scope == OWN:
+        return "prune again with a lower sparsity or by another method"
+    if asked.budget == "flops":
+        return "prune again with a lower sparsity or with budget='connections'"
+    if asked.scope == "global":  # floor="auto" may have been asked for, and have found no cure
+        floor = float(f"{ENOUGH * (1 - masks.sparsity):.1g}")
+        higher = floor if floor > (asked.floor or 0) else 2 * (asked.floor or 0)
+        return f"prune again with floor={higher:g}, with scope='erk' or with a lower sparsity"
+    return (
+        "prune again with scope='global' and floor='auto', which tries cures and says what works, "
+        "or with a floor=... of your own"
+    )
+
+
+def _collapse(paths: Paths, fix: str) -> Iterator[str]:
+    if paths.connected is False:
+        yield (
+            "no path leads from the input to the output: the network computes a constant and "
+            f"cannot learn. To repair it, {fix}."
+        )
+
+
+def _empty_layers(
+    model: nn.Module, masks: Masks, cut: Sequence[str], bypassed: bool, fix: str
+) -> Iterator[str]:
+    empty = empty_layers(masks, Network.of(model).packed)
+    if empty:
+        how = "the signal passes by another way" if bypassed else "the signal may end there"
+        if cut:
+            many = "s" * (len(cut) > 1)
+            how = f"nothing of the input{many} {listed(cut)} reaches the output"
+        yield f"nothing is left of {listed(empty)}: {how}. To keep some of it, {fix}."
+
+
+def _dead_outputs(paths: Paths, fix: str) -> Iterator[str]:
+    if paths.connected and paths.dead_outputs:
+        many = len(paths.dead_outputs) > 1
+        yield (
+            f"output{'s' * many} {listed(paths.dead_outputs)} of {paths.outputs} "
+            f"{'are' if many else 'is'} not reached by any input and can only be a constant: "
+            f"if it is a class, it cannot be told apart. To repair it, {fix}."
+        )
+
+
+def _not_applied(model: nn.Module, masks: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    alive = {
+        name: int(torch.count_nonzero(parameter.detach()[~masks[name].to(parameter.device)]))
+        for name, parameter in model.named_parameters()
+        if name in masks
+    }
+    names = [name for name, count in alive.items() if count]
+    if names:
+        yield (
+            f"{sum(alive.values()):,} pruned weights of {listed(names)} are not zero in this "
+            "model: call masks.apply(model) to prune it."
+        )
+
+
+def _granularity_note(model: nn.Module, masks: Masks) -> str:
+    """Count the groups kept and say what uses them; empty for single connections."""
+    try:
+        granularity = checked_granularity(masks.provenance.granularity or "element")
+    except InputError:  # a file of another version may name one that this version does not know
+        return ""
+    if isinstance(granularity, Channel):
+        return _of_channels(model, masks)
+    granularity = granularity.on(model, None)
+    if isinstance(granularity, NofM):
+        return _of_inputs(granularity, masks)
+    return _of_blocks(granularity, masks) if isinstance(granularity, Block) else ""
+
+
+def _of_channels(model: nn.Module, masks: Masks) -> str:
+    if masks.provenance.shrunk_from:
+        return "Granularity channel: the units that went are cut out already."
+    outputs = [live.outputs for live in Network.of(model).live_units(masks).values()]
+    total, kept = sum(x.numel() for x in outputs), sum(int(x.sum()) for x in outputs)
+    return (
+        f"Granularity channel: {kept:,} of {total:,} units kept; snip.shrink(model, batch) takes "
+        "the others out, which leaves an ordinary smaller network."
+    )
+
+
+def _of_inputs(pattern: NofM, masks: Masks) -> str:
+    weights = [name for name, mask in masks.items() if is_weight(mask.shape)]
+    whole = [name for name in weights if not pattern.applies_to(name, masks[name])]
+    note = f"Granularity {pattern}: {len(weights) - len(whole)} of {len(weights)} weights follow it"
+    note += f", {listed(whole)} cannot" if whole else ""
+    if str(pattern) == SEMI_STRUCTURED:
+        note += "; torch.sparse.to_sparse_semi_structured takes linear ones on a GPU"
+    return f"{note}."
+
+
+def _of_blocks(block: Block, masks: Masks) -> str:
+    counts = [block.sums(name, mask) for name, mask in masks.items()]
+    kept = sum(int(count.count_nonzero()) for count in counts)
+    return f"Granularity {block}: {kept:,} of {sum(c.numel() for c in counts):,} blocks kept."

@@ -1,10 +1,11 @@
-"""A report in the terminal: a table as wide as there is room, and a few sentences below it."""
+"""A report printed as a table, and as HTML in a notebook or on the page."""
 
 from __future__ import annotations
 
 import io
 import shutil
 from collections.abc import Iterator
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions
@@ -12,11 +13,12 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from snip.common.text import escaped, percent
+from snip.common.text import escaped, html_page, html_table, percent
 from snip.network.layout import is_weight
 
 if TYPE_CHECKING:
     from snip.reports.report import Report, Row
+
 
 UNKNOWN = "-"
 WIDEST = 120  # wider would only tear the rows apart
@@ -202,3 +204,31 @@ def _table(report: Report, cells: dict[str, list[str]]) -> Table:
 def _plain(text: str, style: str = "") -> Text:
     """Text as it is: a name like "[red]" is no markup, and control characters are only shown."""
     return Text(escaped(text), style=style)
+
+
+def as_html(report: Report) -> str:
+    """A report with the style that it needs."""
+    return html_page(html_content(report))
+
+
+def html_content(report: Report) -> str:
+    """The table with density bars, the totals, the warnings and what was left out."""
+    densities = [*(row.density for row in report.rows), 1 - report.sparsity]
+    kinds = ["empty" if row.units and not row.kept else "" for row in report.rows]
+    rows = html_table(columns(report), bars="density", fractions=densities, kinds=[*kinds, "total"])
+    lines = "".join(f"<p>{escape(line)}</p>" for line in summary(report))
+    warnings = "".join(
+        f'<p class="warning"><b>Warning:</b> {escape(warning)}</p>' for warning in report.warnings
+    )
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in report.notes)
+    return f"{rows}{lines}{warnings}{notes}{_left_out(report)}"
+
+
+def _left_out(report: Report) -> str:
+    if not report.left_out:
+        return ""
+    items = "".join(
+        f"<li><code>{escape(name)}</code> ({report.left_out_sizes[name]:,}): {escape(reason)}</li>"
+        for name, reason in report.left_out.items()
+    )
+    return f'<details class="note"><summary>What was left out</summary><ul>{items}</ul></details>'

@@ -24,7 +24,7 @@ from snip.methods.rounds import Scorer
 from snip.models.resolve import draw_network
 from snip.network.layout import is_weight
 from snip.network.network import Network
-from snip.reports.views import shares
+from snip.reports.pictures import shares
 from snip.runs.config import RunConfig
 from snip.runs.run import scoring_batches
 from snip.runs.seeds import seeds_of

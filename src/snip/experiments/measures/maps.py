@@ -10,7 +10,7 @@ import torch
 
 from snip.data import load
 from snip.masks import Masks
-from snip.reports.views import shares
+from snip.reports.pictures import shares
 from snip.runs import RunResult
 from snip.training.journal import MASKS
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from snip.experiments.kinds import Record
 from snip.experiments.records.captions import what_was_run
-from snip.reports.curves import COLOURS as COLOURS
+from snip.reports.pictures import COLOURS as COLOURS
 from snip.reports.pictures import INK, save
 
 if TYPE_CHECKING:
