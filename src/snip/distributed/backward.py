@@ -13,6 +13,9 @@ from snip.distributed.models import is_fsdp, resharded
 from snip.distributed.ranks import Ranks, answered
 from snip.distributed.wrappers import unwrap
 
+# Where FSDP2 gathers gradients of a wider kind; from torch 2.15 on they are in `.grad` as well.
+WIDER = "unsharded_accumulated_grad"
+
 
 @contextmanager
 def backward_aside(model: nn.Module, ranks: Ranks) -> Iterator[None]:
@@ -60,16 +63,18 @@ def _synchronised(model: nn.Module) -> Iterator[None]:
         for parameter, (own, wider) in waiting:
             if own is not None:
                 parameter._unsharded_param.grad = own
-            parameter.unsharded_accumulated_grad = wider
+            if WIDER in vars(parameter):
+                setattr(parameter, WIDER, wider)
 
 
 def _taken(parameter: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Take the gradients that a parameter of FSDP2 has whole: of its own kind, and a wider one."""
     whole = getattr(parameter, "_unsharded_param", None)  # missing before the first forward
-    found = None if whole is None else whole.grad, parameter.unsharded_accumulated_grad
+    found = None if whole is None else whole.grad, vars(parameter).get(WIDER)
     if whole is not None:
         whole.grad = None
-    parameter.unsharded_accumulated_grad = None
+    if WIDER in vars(parameter):
+        setattr(parameter, WIDER, None)
     return found
 
 
