@@ -15,7 +15,7 @@ from torch import fx, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import snip
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import unwrap
 from snip.engine.kernels.library import available
 from snip.masks import Masks
 from snip.network.graph import UntraceableError, facts, trace

@@ -15,9 +15,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from snip.common.errors import InputError, KindError, SnipWarning, warn
 from snip.common.text import listed, percent
-from snip.distributed.models import REPLICATED, SHARDED
 from snip.distributed.ranks import everybody
 from snip.distributed.shards import local
+from snip.distributed.wrapped import REPLICATED, SHARDED
 from snip.masks import Masks, held_masks, versions
 from snip.masks.masks import MIN_ZERO_SHARE, share_of_zeros
 from snip.methods import DuringTraining, Method, Score, named_method, scope_of, training_method
@@ -81,7 +81,7 @@ def prune(
     trained = training_method(method)
     if trained is not None:
         return _prune_trained(*trained, locals())
-    with Network.ranks_of(model).together():
+    with Network.ranks_of(model).raise_on_all():
         network = Network.of(model, params)
         if training is not None:
             raise InputError(
@@ -174,7 +174,7 @@ def _other_scoring(scorer: Scorer) -> Scoring | None:
     by_batch = scorer.method.reads == DATA and scorer.scoring.batch_norm == "train"
     norms = any(isinstance(module, _BatchNorm) for module in scorer.network.module.modules())
     # All ranks must try the same.
-    again = all(scorer.network.ranks.everyones(scorer.data.can_be_read_again))
+    again = all(scorer.network.ranks.all_gather(scorer.data.can_be_read_again))
     return replace(scorer.scoring, batch_norm="eval") if by_batch and norms and again else None
 
 
@@ -332,7 +332,7 @@ def _prune_trained(name: str, method: DuringTraining, given: Mapping[str, Any]) 
                 f"{option} is {given[option]!r}, but method {name!r} trains by cross-entropy and "
                 f"ranks by a rule of its own: leave {option} out, or use a method such as 'snip'."
             )
-    with Network.ranks_of(given["model"]).together():
+    with Network.ranks_of(given["model"]).raise_on_all():
         network = Network.of(given["model"], given["params"])
         if network.sharing is not None:
             raise InputError(

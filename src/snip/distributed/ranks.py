@@ -1,13 +1,14 @@
-"""The processes that work on one model, and the few things that they say to each other.
+"""Ranks that work on one model, their collectives, and data that all of them go through in step.
 
 In one process every method here is the identity and nothing of torch.distributed is called, so
-that the code of scoring and selection is the same for one process and for many.
+that the code of scoring and selection is the same for one rank and for many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ class Ranks:
         """Whether there is nobody to talk to."""
         return self.size == 1
 
-    def summed(self, tensor: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of every process's tensor of this shape, written into it."""
         if not self.alone:
             moved = tensor.to(self._device(tensor))
@@ -43,7 +44,7 @@ class Ranks:
                 tensor.copy_(moved)
         return tensor
 
-    def everyones(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         """What each process gives here, in their order. For a few numbers or words."""
         if self.alone:
             return [value]
@@ -52,7 +53,7 @@ class Ranks:
             dist.all_gather_object(found, value, group=self.group)
         return found
 
-    def first(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """What the first process gives here."""
         if self.alone:
             return value
@@ -62,7 +63,7 @@ class Ranks:
             dist.broadcast_object_list(box, source, group=self.group)
         return box[0]
 
-    def gathered(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+    def all_gather_tensors(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Every process's tensor, in their order; all have the same shape and kind."""
         if self.alone:
             return [tensor]
@@ -73,7 +74,7 @@ class Ranks:
         return [one.to(tensor.device) for one in found]
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def raise_on_all(self) -> Iterator[None]:
         """If the block fails in one process, it fails in all of them, with the same words.
 
         The processes must not talk to each other inside the block: one that has failed would not
@@ -87,7 +88,7 @@ class Ranks:
             yield
         except Exception as found:  # whatever it is, the others must not wait
             error = found
-        said = self.everyones(None if error is None else shortened(_told(error), LONGEST))
+        said = self.all_gather(None if error is None else shortened(_told(error), LONGEST))
         if error is not None:
             raise error
         failed = next((rank for rank, text in enumerate(said) if text is not None), None)
@@ -96,7 +97,7 @@ class Ranks:
 
     def agree(self, facts: Mapping[str, Any], advice: str) -> None:
         """Raise in every process unless all of them have the same facts."""
-        said = self.everyones(facts)
+        said = self.all_gather(facts)
         for rank, theirs in enumerate(said):
             if theirs != said[0]:
                 where = f"in process {rank}", "in process 0"
@@ -143,3 +144,46 @@ def everybody() -> Ranks:
     """All processes that were started together; this one alone without torch's process group."""
     at_work = dist.is_available() and dist.is_initialized()
     return Ranks(dist.group.WORLD) if at_work else ALONE
+
+
+def no_batches(where: str = "") -> InputError:
+    """The error for data that has nothing in it."""
+    return InputError(f"there were no batches{where}: give at least one (an exhausted generator?).")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch of this process, and what it counts beside those of the others."""
+
+    batch: Any
+    weight: int  # of this step's batches of all processes together
+    scale: float = 1.0  # of this process's loss, so that the mean over processes is over the data
+
+
+def steps(
+    batches: Iterable[Any], weight_of: Callable[[int, Any], int], ranks: Ranks, in_step: bool
+) -> Iterator[Step]:
+    """The batches of this process; with `in_step` as many in every process.
+
+    `weight_of(index, batch)` is what a batch counts. A process that has no batch left goes on with
+    its last one at weight 0 until all are done.
+    """
+    if not in_step:
+        for index, batch in enumerate(batches):
+            yield Step(batch, weight_of(index, batch))
+        return
+    source, batch, index = iter(batches), None, 0
+    while True:
+        weight = 0
+        with ranks.raise_on_all():
+            for batch in source:  # the next one, if there is one
+                weight = weight_of(index, batch)
+                break
+        weights = ranks.all_gather(weight)
+        if not index and not all(weights):
+            raise no_batches(f" in process {weights.index(0)}")
+        total = sum(weights)
+        if not total:
+            return
+        yield Step(batch, total, ranks.size * weight / total)
+        index += 1

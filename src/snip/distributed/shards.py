@@ -8,6 +8,7 @@ is whole in every process, and the functions here leave it as it is.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from math import prod
 from typing import Any, cast
 
@@ -16,7 +17,6 @@ import torch
 
 from snip.common.errors import InputError
 from snip.distributed.ranks import ALONE, Ranks
-from snip.distributed.wrappers import is_sharded
 
 Tensors = Mapping[str, torch.Tensor]
 # The end of the sentence that refuses it.
@@ -24,6 +24,17 @@ FSDP1 = (
     "FSDP1 (FullyShardedDataParallel), which is not supported: use "
     "torch.distributed.fsdp.fully_shard (FSDP2), or DDP."
 )
+
+
+def is_sharded(parameter: torch.Tensor) -> bool:
+    """True if a parameter is split over ranks (FSDP, tensor parallel)."""
+    return _is_sharded_kind(type(parameter))
+
+
+@cache
+def _is_sharded_kind(kind: type) -> bool:
+    # By name: DTensor takes a while to import, and few models have one.
+    return any(base.__name__ in ("DTensor", "FlatParameter") for base in kind.__mro__)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -110,7 +121,7 @@ def _whole_mask(own: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     each = -(-like.shape[0] // ranks.size) * prod(like.shape[1:])
     bits = np.zeros(each, dtype=np.bool_)
     bits[: own.numel()] = own.reshape(-1).cpu().numpy()
-    packed = ranks.gathered(torch.from_numpy(np.packbits(bits)))
+    packed = ranks.all_gather_tensors(torch.from_numpy(np.packbits(bits)))
     flat = np.concatenate([np.unpackbits(x.numpy(), count=each) for x in packed])
     return torch.from_numpy(flat[: like.numel()].view(np.bool_)).reshape(like.shape)
 

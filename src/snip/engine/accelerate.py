@@ -12,8 +12,7 @@ from torch import nn
 from snip.common.errors import InputError, KindError, warn, warn_once
 from snip.common.text import listed
 from snip.common.timing import Work
-from snip.distributed.models import require_unwrapped, require_whole
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import require_unwrapped, require_whole, unwrap
 from snip.engine.accelerated import not_accelerated
 from snip.engine.exchange import with_ordinary_kinds, with_ordinary_layers
 from snip.engine.kernels.library import available, reason

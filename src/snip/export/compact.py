@@ -26,8 +26,7 @@ from snip.common.checks import check_kinds
 from snip.common.errors import FileError, InputError, KindError
 from snip.common.files import PathLike, parsed_json, reading, write_tensors
 from snip.common.text import shown
-from snip.distributed.models import require_whole
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import require_whole, unwrap
 from snip.export.shrink import note_shrunk, shrink_plan
 from snip.masks import Masks, Provenance, holding
 from snip.network.calls import copy_of

@@ -18,8 +18,7 @@ from torch.utils import _pytree as pytree
 from snip.common.errors import InputError, warn
 from snip.common.files import PathLike, write_with
 from snip.common.text import first_line
-from snip.distributed.models import require_whole
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import require_whole, unwrap
 from snip.engine.accelerate import densify
 from snip.masks import holding
 from snip.network.calls import Call, arguments, doubled

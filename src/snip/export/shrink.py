@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from snip.common.errors import InputError
-from snip.distributed.models import require_unwrapped
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import require_unwrapped, unwrap
 from snip.masks import Masks, held_masks, holding
 from snip.network.calls import arguments, copy_of, tensors_in
 from snip.network.cuts import Cut, Plan, cut, cut_tensors, plan_as_json, plan_from_json, widths

@@ -17,7 +17,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from snip.common.errors import InputError, KindError
 from snip.common.text import listed
-from snip.distributed.wrappers import is_sharded
+from snip.distributed.shards import is_sharded
 from snip.masks import Masks, Provenance, held_masks, release
 from snip.network.norms import normed_weights
 from snip.network.parameters import ordinary, parameter_places

@@ -36,9 +36,8 @@ from torch.optim.optimizer import (
 
 from snip.common.errors import warn
 from snip.common.text import listed
-from snip.distributed.models import is_fsdp
-from snip.distributed.shards import check_split, local, part
-from snip.distributed.wrappers import is_sharded
+from snip.distributed.shards import check_split, is_sharded, local, part
+from snip.distributed.wrapped import is_fsdp
 from snip.masks.provenance import Provenance
 
 HELD = "_snip_held"  # on a Module: its _Held

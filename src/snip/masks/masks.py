@@ -18,9 +18,8 @@ from torch import nn
 from snip.common.errors import FileError, InputError, KindError, nearest
 from snip.common.files import PathLike, parsed_json, reading, write_tensors
 from snip.common.text import html_page, html_table, listed, percent
-from snip.distributed.models import resharded
 from snip.distributed.shards import check_split, local, part, whole_masks
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import resharded, unwrap
 from snip.masks import holding
 from snip.masks.provenance import Provenance
 from snip.network.layout import Packed, is_weight, split

@@ -31,7 +31,7 @@ def random_scores(
     generator = fresh_generator()
     # Processes that share a model all draw what the first of them would.
     network = Network.of(model, params)
-    generator.manual_seed(network.ranks.first(generator.initial_seed()))
+    generator.manual_seed(network.ranks.broadcast(generator.initial_seed()))
     return {name: _drawn(p, generator) for name, p in network.require_competing().items()}
 
 

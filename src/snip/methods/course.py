@@ -15,7 +15,7 @@ from torch import nn
 
 from snip.common.errors import InputError, KindError
 from snip.data.dataset import Dataset
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import unwrap
 from snip.masks import Masks, held_masks, release, versions
 from snip.methods.kinds import DuringTraining, Rounds
 from snip.methods.layer_matrices import require_plain

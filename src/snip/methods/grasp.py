@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from snip.common.errors import InputError
-from snip.distributed.models import REPLICATED
+from snip.distributed.wrapped import REPLICATED
 from snip.methods.kinds import AtInitialisation, Needs
 from snip.network.network import Network
 from snip.network.parameters import Predicate

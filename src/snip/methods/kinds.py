@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import nn
 
-from snip.distributed.models import REPLICATED, SHARDED
+from snip.distributed.wrapped import REPLICATED, SHARDED
 from snip.masks import Masks
 from snip.network.parameters import Predicate
 from snip.scoring.batches import LossFn

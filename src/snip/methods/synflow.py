@@ -16,7 +16,7 @@ from torch import nn
 from snip.common.checks import all_finite
 from snip.common.errors import InputError
 from snip.common.text import first_line
-from snip.distributed.models import REPLICATED
+from snip.distributed.wrapped import REPLICATED
 from snip.methods.kinds import WEIGHTS, AtInitialisation, Needs, exponential
 from snip.network.calls import Call, copy_of, shared_call, tensors_in
 from snip.network.network import Network
@@ -79,7 +79,7 @@ def _seen(network: Network, batches: Any, loss_fn: LossFn | None) -> Call:
     Each process may have seen another batch, of other whole numbers: the first one's counts.
     """
     ranks = network.ranks
-    with ranks.together():
+    with ranks.raise_on_all():
         own = first_call(network, batches, loss_fn)
     seen = shared_call(ranks, own, network.given)
     if seen is None:

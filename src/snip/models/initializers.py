@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from snip.common.errors import InputError, KindError, nearest
-from snip.distributed.wrappers import is_sharded
+from snip.distributed.shards import is_sharded
 from snip.masks.holding import rezero
 from snip.network.network import Network, ParameterFacts
 from snip.network.parameters import NORMS, ordinary

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from snip.common.errors import InputError
 from snip.common.text import first_line
 from snip.distributed.ranks import Ranks
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import unwrap
 from snip.network.untouched import undisturbed
 
 
@@ -101,10 +101,10 @@ def shared_call(ranks: Ranks, own: Call | None, model: nn.Module) -> Call | None
     if ranks.rank == 0 and own is not None:
         with suppress(Exception):  # whatever the user's objects raise, the other ranks are waiting
             packed = pickle.dumps(tuple(own.map(lambda tensor: tensor.detach().cpu())))
-    packed, received = ranks.first(packed), None
+    packed, received = ranks.broadcast(packed), None
     with suppress(Exception):
         received = Call(*pickle.loads(packed))  # made by a rank of the same program
-    everyone_has_it = all(ranks.everyones(received is not None))
+    everyone_has_it = all(ranks.all_gather(received is not None))
     if received is None or not everyone_has_it:
         return None
     device = device_of(model)

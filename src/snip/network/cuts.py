@@ -18,7 +18,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import unwrap
 from snip.network.graph import UntraceableError, trace
 from snip.network.layout import layout_of
 from snip.network.unit_rules import follow

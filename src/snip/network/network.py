@@ -12,8 +12,8 @@ from torch import nn
 
 from snip.common.errors import InputError
 from snip.common.text import listed
-from snip.distributed.models import REPLICATED, SHARDED, inner, ranks_of, resharded, sharing
 from snip.distributed.ranks import Ranks
+from snip.distributed.wrapped import REPLICATED, SHARDED, inner, ranks_of, resharded, sharing
 from snip.network.layout import Layout, LiveUnits, is_weight, layout_of
 from snip.network.norms import TORCH_PRUNED, NormedWeight, normed_weights
 from snip.network.parameters import (

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from snip.common.errors import InputError, KindError
 from snip.common.text import listed
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import unwrap
 from snip.network.layout import is_conv1d
 from snip.network.norms import NormedWeight, normed_weights, stored_parameter, why_computed
 

@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 
 from snip.common.errors import InputError, first_line
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import unwrap
 from snip.network import path_rules as rules
 from snip.network import path_sequences as sequences
 from snip.network.calls import Call, arguments, device_of, first_tensor, mapped, tensors_in

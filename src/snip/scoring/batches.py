@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snip.common.errors import InputError, KindError
-from snip.distributed.steps import no_batches
+from snip.distributed.ranks import no_batches
 from snip.network.calls import Call, call, copied, device_of, first_tensor
 from snip.network.network import Network
 from snip.network.untouched import undisturbed

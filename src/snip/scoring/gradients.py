@@ -15,10 +15,9 @@ from snip.common.checks import all_finite
 from snip.common.console import track
 from snip.common.errors import InputError
 from snip.common.memory import in_no_other_hands
-from snip.distributed.backward import backward_aside, gradient_by_backward
-from snip.distributed.ranks import Ranks
+from snip.distributed.ranks import Ranks, no_batches, steps
 from snip.distributed.shards import local, sharded_like
-from snip.distributed.steps import no_batches, steps
+from snip.distributed.wrapped import backward_aside, gradient_by_backward
 from snip.network.calls import copied
 from snip.network.network import Network
 from snip.network.parameters import Predicate
@@ -80,7 +79,7 @@ def accumulated_gradients(
     given = steps(_tracked(as_batches(batches)), weight_of, ranks, in_step=sharded)
     with (
         # Passes of FSDP2 are made by all processes together; others each makes by itself.
-        backward_aside(called, ranks) if sharded else ranks.together(),
+        backward_aside(called, ranks) if sharded else ranks.raise_on_all(),
         undisturbed(called),
         batch_norm_in(called, scoring.batch_norm),
         torch.inference_mode(False),
@@ -138,13 +137,13 @@ class _Mean:
         """From the mean over this process's data to that over the data of all of them."""
         if ranks.alone:
             return
-        share = self.weight / sum(ranks.everyones(self.weight))
+        share = self.weight / sum(ranks.all_gather(self.weight))
         for value in self.values.values():
-            ranks.summed(value.mul_(share))
+            ranks.all_reduce(value.mul_(share))
 
     def finished(self, params: Mapping[str, nn.Parameter], ranks: Ranks) -> Scores:
         """The mean of each parameter, split over processes as the parameter is."""
-        with ranks.together():
+        with ranks.raise_on_all():
             for name in params:
                 value = self.values[name].abs_() if self.sensitivity else self.values[name]
                 if not all_finite(value):
@@ -169,7 +168,7 @@ def _scaled(
     loss: torch.Tensor, index: int, scale: float, ranks: Ranks, in_step: bool
 ) -> torch.Tensor:
     """The loss, checked: by all processes before any goes on, if they make their passes in step."""
-    with ranks.together() if in_step else nullcontext():
+    with ranks.raise_on_all() if in_step else nullcontext():
         loss = checked_loss(loss, index)
     return loss if scale == 1 else loss * scale
 

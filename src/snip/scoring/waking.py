@@ -17,9 +17,8 @@ from torch import nn
 
 from snip.common.errors import InputError, warn
 from snip.common.text import listed
-from snip.distributed.shards import local, ranks_of_tensors
+from snip.distributed.shards import is_sharded, local, ranks_of_tensors
 from snip.distributed.shards import part as own_part
-from snip.distributed.wrappers import is_sharded
 from snip.masks.holding import is_emptied, rezero
 from snip.models.initializers import fill, variance_scaling
 from snip.network.layout import is_weight
@@ -113,7 +112,7 @@ def zero_biases(network: Network, scores: Scores) -> int:
     facts = (network.parameters[name] for name in scores)
     biases = [local(fact.tensor) for fact in facts if not fact.is_weight]
     zero = sum(bias.numel() - int(bias.count_nonzero()) for bias in biases)
-    return sum(network.ranks.everyones(zero)) if network.sharded else zero
+    return sum(network.ranks.all_gather(zero)) if network.sharded else zero
 
 
 def silent_weights(scores: Scores) -> list[str]:
@@ -131,7 +130,7 @@ def silent_scores(scores: Scores) -> list[str]:
         for name, score in own.items()
         if not score[:: max(1, score.numel() // FIRST)].any() and not score.any()
     }
-    silent = set.intersection(*ranks_of_tensors(scores).everyones(quiet)) if scores else quiet
+    silent = set.intersection(*ranks_of_tensors(scores).all_gather(quiet)) if scores else quiet
     return [name for name in scores if name in silent]
 
 
@@ -192,7 +191,7 @@ def _only_values(network: Network) -> dict[str, float | None]:
         return own
     # A rank that has no rows of a parameter has nothing to say about it.
     held = {name for name, tensor in tensors.items() if local(tensor).numel()}
-    said = network.ranks.everyones({n: value for n, value in own.items() if n in held})
+    said = network.ranks.all_gather({n: value for n, value in own.items() if n in held})
     values = {name: {one[name] for one in said if name in one} for name in own}
     return {name: many.pop() if len(many) == 1 else None for name, many in values.items()}
 

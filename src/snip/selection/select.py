@@ -328,7 +328,7 @@ def _check_scores(scores: Mapping[str, torch.Tensor]) -> None:
     for name, score in scores.items():
         if not isinstance(score, torch.Tensor) or not score.is_floating_point():
             raise KindError(f"the scores of {name!r} are not a floating-point tensor.")
-    with ranks_of_tensors(scores).together():
+    with ranks_of_tensors(scores).raise_on_all():
         for name, score in scores.items():
             if not all_finite(local(score)):
                 raise InputError(

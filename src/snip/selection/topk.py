@@ -166,7 +166,7 @@ def _masks(
     for name, own in parts.items():
         ties = int(left // own.price)
         # Those of earlier ranks come first.
-        of_ranks = [] if ranks.alone or not ties else ranks.everyones(own.ties(threshold))
+        of_ranks = [] if ranks.alone or not ties else ranks.all_gather(own.ties(threshold))
         masks[name], taken = own.mask(threshold, ties - sum(of_ranks[: ranks.rank]))
         left -= own.price * (min(ties, sum(of_ranks)) if of_ranks else taken)
     return masks
@@ -210,7 +210,7 @@ def _digit_counts(
                 values[~values.isnan()] if own.allowed is not None else values, shift, prefix
             )
             counts[own.price] += torch.bincount(digits, minlength=DIGITS).to(device)
-    return {price: ranks.summed(count).flip(0).cumsum(0) for price, count in counts.items()}
+    return {price: ranks.all_reduce(count).flip(0).cumsum(0) for price, count in counts.items()}
 
 
 def _digits(values: torch.Tensor, shift: int, prefix: int) -> torch.Tensor:

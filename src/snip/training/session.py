@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import unwrap
 from snip.engine.fused.step import Step, TakeStep
 from snip.masks import Masks
 from snip.network.calls import device_of

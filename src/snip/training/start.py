@@ -10,7 +10,7 @@ from torch import nn
 from snip.common.errors import FileError
 from snip.common.files import exists, read_json, reading, remove, write_json
 from snip.common.lock import Lock
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import unwrap
 from snip.engine.choice import Choice, choose, choose_again
 from snip.engine.fused.step import training_step
 from snip.masks import Masks, held_masks

@@ -11,7 +11,7 @@ from torch import nn
 
 from snip.common.lock import Lock, locked
 from snip.data.dataset import Dataset
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import unwrap
 from snip.engine.fused.step import Step
 from snip.masks import Masks
 from snip.network.calls import device_of
