@@ -33,7 +33,8 @@ def check_kinds(value: Any, what: str) -> None:
     cls: type = type(value)
     for name, hint in _hints(cls).items():
         content = getattr(value, name)
-        if not fits(content, hint):
+        # A default, which is most fields' value, fits and is a class attribute.
+        if content is not getattr(cls, name, _hints) and not fits(content, hint):
             plain = isinstance(hint, type) and not get_args(hint)
             wanted = hint.__name__ if plain else str(hint)
             raise KindError(f"{name} of {what} is {shown(content)}: it must be {wanted}.")

@@ -22,7 +22,7 @@ LONGEST = 500  # characters of one process's error that the others repeat
 
 
 class Ranks:
-    """The processes of a group; without a group this process alone."""
+    """The ranks of a group; without a group this process alone."""
 
     def __init__(self, group: Any = None) -> None:
         self.group = group
@@ -31,11 +31,11 @@ class Ranks:
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody to talk to."""
+        """True for a single rank."""
         return self.size == 1
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum of every process's tensor of this shape, written into it."""
+        """Write the sum of all ranks' tensors of this shape into `tensor`, and return it."""
         if not self.alone:
             moved = tensor.to(self._device(tensor))
             with answered(self):
@@ -45,7 +45,7 @@ class Ranks:
         return tensor
 
     def all_gather(self, value: Any) -> list[Any]:
-        """What each process gives here, in their order. For a few numbers or words."""
+        """The value of each rank, in their order. For a few numbers or words."""
         if self.alone:
             return [value]
         found: list[Any] = [None] * self.size
@@ -54,7 +54,7 @@ class Ranks:
         return found
 
     def broadcast(self, value: Any) -> Any:
-        """What the first process gives here."""
+        """The value of the first rank."""
         if self.alone:
             return value
         box = [value]
@@ -64,7 +64,7 @@ class Ranks:
         return box[0]
 
     def all_gather_tensors(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Every process's tensor, in their order; all have the same shape and kind."""
+        """The tensor of each rank, in their order; all have the same shape and dtype."""
         if self.alone:
             return [tensor]
         moved = tensor.to(self._device(tensor))
@@ -75,10 +75,9 @@ class Ranks:
 
     @contextmanager
     def raise_on_all(self) -> Iterator[None]:
-        """If the block fails in one process, it fails in all of them, with the same words.
+        """Raise on all ranks, with the same words, if the block fails on one.
 
-        The processes must not talk to each other inside the block: one that has failed would not
-        answer.
+        No collective may run inside the block: a rank that has failed would not answer.
         """
         if self.alone:
             yield
@@ -96,7 +95,7 @@ class Ranks:
             raise InputError(f"in process {failed}: {said[failed]}")
 
     def agree(self, facts: Mapping[str, Any], advice: str) -> None:
-        """Raise in every process unless all of them have the same facts."""
+        """Raise on every rank unless all have the same facts."""
         said = self.all_gather(facts)
         for rank, theirs in enumerate(said):
             if theirs != said[0]:
@@ -105,14 +104,14 @@ class Ranks:
                 raise InputError(f"the processes differ: {differ}. {advice}")
 
     def _device(self, tensor: torch.Tensor) -> torch.device:
-        """Where this group can send a tensor from: its own place, or the GPU for NCCL."""
+        """Device from which this group can send a tensor: its own, or the GPU for NCCL."""
         if tensor.is_cuda or "nccl" not in dist.get_backend(self.group):
             return tensor.device
         return torch.device("cuda", torch.cuda.current_device())
 
 
 def _told(error: Exception) -> str:
-    """What an error says; the text of one that is not Snip's may need its kind to make sense."""
+    """Message of an error; one that is not Snip's may need its kind to make sense."""
     own = isinstance(error, (InputError, RankError))
     return str(error) if own else f"{type(error).__name__}: {error}"
 
@@ -141,7 +140,7 @@ ALONE = Ranks()
 
 
 def everybody() -> Ranks:
-    """All processes that were started together; this one alone without torch's process group."""
+    """All ranks that were started together; this one alone without torch's process group."""
     at_work = dist.is_available() and dist.is_initialized()
     return Ranks(dist.group.WORLD) if at_work else ALONE
 
@@ -153,7 +152,7 @@ def no_batches(where: str = "") -> InputError:
 
 @dataclass(frozen=True)
 class Step:
-    """One batch of this process, and what it counts beside those of the others."""
+    """One batch of this rank, and its weight beside those of the others."""
 
     batch: Any
     weight: int  # of this step's batches of all processes together

@@ -38,17 +38,14 @@ def _is_sharded_kind(kind: type) -> bool:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this process holds of a tensor, in the same memory and outside of any graph."""
+    """The part of a tensor that this rank holds, in the same memory and outside of any graph."""
     if not is_sharded(tensor):
         return tensor.detach()
     return cast(torch.Tensor, cast(Any, tensor.detach()).to_local())
 
 
 def part(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Of a tensor that is whole here, such as a mask, the rows that this process holds of `like`.
-
-    A view.
-    """
+    """View of the rows of `whole` that match this rank's shard of `like`."""
     if not is_sharded(like):
         return whole
     ranks = ranks_of_tensor(like)
@@ -57,7 +54,7 @@ def part(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def sharded_like(own: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A tensor that is split as `like` is, from what this process holds of it."""
+    """A tensor that is split as `like` is, from the part that this rank holds."""
     if not is_sharded(like):
         return own
     from torch.distributed.tensor import DTensor  # takes a while, and few need it
@@ -74,7 +71,7 @@ def sharded_like(own: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def whole_masks(own: Tensors, like: Tensors) -> dict[str, torch.Tensor]:
-    """Bool masks that are whole, from what each process holds of them: a bit each is sent."""
+    """Whole masks from the parts that the ranks hold; one bit per element is sent."""
     return {name: _whole_mask(mask, like[name]) for name, mask in own.items()}
 
 

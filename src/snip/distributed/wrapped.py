@@ -113,8 +113,7 @@ def require_unwrapped(model: nn.Module, function: str) -> None:
 
 
 def inner(model: nn.Module) -> nn.Module:
-    """The model that a process computes with by itself: without DDP, whose forward and backward
-    passes talk to other processes."""
+    """Module to call while scoring; DDP is stripped so that no collective runs."""
     return unwrap(model) if _is_replicated(model) else model
 
 
@@ -207,7 +206,7 @@ def _taken(parameter: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
 
 
 def _fsdp_groups(module: nn.Module) -> list[Any]:
-    """What FSDP2 knows of a module's parameters; torch has ways to set it and none to ask for it.
+    """FSDP2's groups of a module's parameters; torch can set their options and not read them.
 
     Older ones have one group, or None.
     """

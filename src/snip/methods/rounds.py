@@ -50,7 +50,7 @@ class Scored:
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """How a network is scored: by which method, on which data, with which settings."""
+    """A network with the method, the data and the settings to score it."""
 
     network: Network
     method: AtInitialisation
@@ -106,7 +106,7 @@ class Scorer:
         about = {**self.data.provenance(), **asdict(self.scoring)}
         if self.method.reads != DATA:  # one batch was looked at, and none was scored
             return about | {"batches": 0, "samples": 0}
-        counts = self.network.ranks.everyones((self.data.count, self.data.samples))
+        counts = self.network.ranks.all_gather((self.data.count, self.data.samples))
         about |= {"batches": sum(n for n, _ in counts), "samples": sum(n for _, n in counts)}
         return about | {"loss": name_of(self.loss_fn or cross_entropy)}
 
@@ -129,14 +129,14 @@ class _Watch:
             if by_data:
                 scores = scorer.scores()
             else:
-                with network.ranks.together():
+                with network.ranks.raise_on_all():
                     look(network, scorer.data, scorer.loss_fn)
         # Ranks that share the model must follow the same paths: those of the first one's call, to
         # the outputs from which any of them learns.
         ranks = network.ranks
         read = reader.seen
-        learned = LearnedOutputs.of_all(ranks.everyones(read.learned))
-        uses = ranks.first(read.uses)
+        learned = LearnedOutputs.of_all(ranks.all_gather(read.learned))
+        uses = ranks.broadcast(read.uses)
         call = shared_call(ranks, read.call, network.given)
         self.seen = replace(read, uses=uses, call=call, learned=learned)
         return scores if by_data else scorer.scores()
@@ -226,8 +226,8 @@ def _write(
 def _removed_last(rescored: Scores, before: Scores, masks: Masks) -> Scores:
     """The new scores, and below them those that removed connections had before."""
     ranks = ranks_of_tensors(rescored)
-    highest = max(ranks.everyones(max(_all(before, torch.max), default=-math.inf)))
-    lowest = min(ranks.everyones(min(_all(rescored, torch.min), default=math.inf)))
+    highest = max(ranks.all_gather(max(_all(before, torch.max), default=-math.inf)))
+    lowest = min(ranks.all_gather(min(_all(rescored, torch.min), default=math.inf)))
     shift = 2 * max(0.0, highest - lowest)  # twice, so that none of them ties with one that stays
     ranked = {}
     for name, score in rescored.items():

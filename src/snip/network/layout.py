@@ -1,4 +1,4 @@
-"""How a layer lays its units out in each of its parameters: neurons, channels, gates."""
+"""Layout of units in the parameters of a layer: neurons, channels, gates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LiveUnits:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which dimensions of a parameter count the units that its layer makes and reads.
+    """Dimensions of a parameter that count the units its layer makes and reads.
 
     `parts` names the layers that a tensor holds one above the other: q, k and v of attention, the
     gates of a recurrent layer. Such a tensor may keep thousands of connections and none of its

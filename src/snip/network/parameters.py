@@ -1,4 +1,4 @@
-"""Which parameters are connections: what counts in m, what is left out, and why."""
+"""Parameters that are connections and count in m; the others, with the reason."""
 
 from __future__ import annotations
 

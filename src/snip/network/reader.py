@@ -15,8 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from snip.distributed.models import inner
-from snip.distributed.wrappers import is_compiled, unwrap
+from snip.distributed.wrapped import inner, is_compiled, unwrap
 from snip.network.calls import Call, first_tensor, tensors_in
 from snip.network.norms import normed_weights
 from snip.network.operations import Kind, operation_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import random
 import sys
 from collections import OrderedDict, defaultdict, deque
@@ -82,7 +83,7 @@ def batch_norm_in(model: nn.Module, mode: str) -> Iterator[None]:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether hooks on the module wait for a forward or backward pass of torch's."""
+    """True if hooks on the module wait for a forward or backward pass of torch's."""
     return any(getattr(module, name) for name in HOOKS)
 
 
@@ -129,7 +130,7 @@ class Snapshot:
         return found
 
     def has_drawn(self) -> bool:
-        """Whether torch, Python or NumPy drew random numbers since."""
+        """True if torch, Python or NumPy drew random numbers since."""
         return _random_state(self._devices) != self._random
 
     def restore(self) -> None:
@@ -160,7 +161,7 @@ class Snapshot:
             self._containers[id(value)] = name, value, copy.copy(value) if value else _NOTHING
             parts = value.items() if isinstance(value, dict) else enumerate(value)
             for key, part in parts:
-                # Asked here, because most attributes are plain values or empty.
+                # Asked here, because most attributes are plain values.
                 if type(part) not in _PLAIN:
                     self._note(_joined(name, key), part)
 
@@ -171,7 +172,7 @@ def _only_with_statistics(module: nn.Module, args: tuple[Any, ...]) -> None:
 
 
 def _is_frozen(module: nn.Module) -> bool:
-    """Whether a norm has parameters and none of them is trained."""
+    """True if a norm has parameters and none of them is trained."""
     own = list(module.parameters(recurse=False))
     return bool(own) and not any(parameter.requires_grad for parameter in own)
 
@@ -183,23 +184,25 @@ def _joined(name: str, key: Any) -> str:
 
 
 def _same(one: Any, two: Any) -> bool:
-    """Whether two attributes are one object, or equal where that is all that matters."""
+    """True if two attributes are one object, or equal where that is all that matters."""
     return one is two or (type(one) is type(two) and isinstance(one, _SIMPLE) and one == two)
 
 
 def _same_parts(one: Any, two: Any) -> bool:
-    """Whether two containers hold the same objects in the same order."""
+    """True if two containers hold the same objects in the same order."""
     if not one or not two:
         return len(one) == len(two)
     if isinstance(one, set):
         return bool(one == two)
     if isinstance(one, dict) and not _same_parts([*one.values()], [*two.values()]):
         return False
-    return len(one) == len(two) and all(map(_same, one, two))
+    if len(one) != len(two):
+        return False
+    return all(map(operator.is_, one, two)) or all(map(_same, one, two))
 
 
 def _written(value: torch.Tensor, before: torch.Tensor, version: int) -> bool:
-    """Whether a tensor was written in place; a write through `.data` changes no version."""
+    """True if a tensor was written in place; a write through `.data` changes no version."""
     if _version(value) != version or value.shape != before.shape:
         return True
     if value.layout != torch.strided or value.is_meta or torch.equal(value, before):

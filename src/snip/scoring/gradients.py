@@ -155,7 +155,7 @@ class _Mean:
 
 
 def _sharded(derivative: Derivative, model: nn.Module) -> Derivative:
-    """What stands for a derivative in a model that is sharded; only the gradient can be had."""
+    """The derivative of a sharded model, of which only the gradient can be had."""
     if derivative is not gradient:
         raise InputError(
             "the model is sharded (fully_shard), where only first derivatives can be had: use "
@@ -187,7 +187,7 @@ def _popped(gradients: list[torch.Tensor | None], values: torch.Tensor) -> torch
 
 
 def _is_ours(gradients: list[torch.Tensor | None], dtype: torch.dtype) -> bool:
-    """Whether the last gradient may be written into as it is.
+    """True if the last gradient may be written into as it is.
 
     Autograd may hand out the same memory for two parameters, and a user's hook may keep it.
     """

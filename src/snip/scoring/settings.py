@@ -1,4 +1,4 @@
-"""How scores are made, as one value: over several batches, in which mode, by what kind of loss."""
+"""Settings of scoring as one value: several batches, mode of batch norm, kind of loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ZERO_PARTS = ("woken", "as-is")
 
 @dataclass(frozen=True, repr=False)
 class Scoring:
-    """How to score; a wrong value is refused when the settings are made.
+    """Settings of scoring; a wrong value is refused when they are made.
 
     `reduction` says how the gradients of several batches become one, and `decay` is the weight of
     the past in its "ema". `batch_norm` is the mode of batch norms while scoring. `loss_reduction`

@@ -58,7 +58,7 @@ def kept_count(total: int, sparsity: float) -> int:
 
 
 def left_in(name: str, tensor: torch.Tensor, within: Mapping[str, torch.Tensor] | None) -> int:
-    """How many connections of a parameter may still be kept inside the masks `within`."""
+    """Number of connections of a parameter that may still be kept inside the masks `within`."""
     return int(within[name].count_nonzero()) if within and name in within else tensor.numel()
 
 

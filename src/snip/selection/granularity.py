@@ -32,7 +32,7 @@ Costs = Mapping[str, Cost]  # of one connection of each parameter
 
 
 class Granularity(ABC):
-    """What pruning keeps or removes as a whole."""
+    """The unit that pruning keeps or removes as a whole."""
 
     accepts_scope: ClassVar[bool] = True  # scope and floor may set how much each layer keeps
     needs_inputs: ClassVar[bool] = False  # `on` traces the model and needs inputs to call it with

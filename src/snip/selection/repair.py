@@ -103,7 +103,7 @@ def _looked(
 
 
 def _wanted(follower: Follower, masks: Masks, found: Reach | None) -> int:
-    """How many outputs the input reaches in the model without masks, which need not be all."""
+    """Number of outputs that the input reaches without masks, which need not be all."""
     if found is None or found.reached == found.outputs:
         return 0 if found is None else found.reached
     whole = follower.reached(unpruned(masks))
@@ -142,7 +142,7 @@ def _repaired(
 
 
 def _lost(network: Network, masks: Masks, search: _Search) -> tuple[str, str]:
-    """What the masks lose, and what that means for the network."""
+    """Describe what the masks lose, and what that means for the network."""
     if search.inputs:
         many = len(search.inputs) > 1
         return (
@@ -189,7 +189,7 @@ class _Search:
         return best
 
     def _reached(self, masks: Masks) -> int:
-        """How many outputs are reached; none if one of the inputs still reaches nothing."""
+        """Number of outputs reached; 0 if one of the inputs still reaches nothing."""
         found = [self.follower.reached(masks, only) for only in (None, *self.inputs)]
         counts = [0 if x is None else x.reached for x in found]
         return counts[0] if all(counts) else 0

@@ -1,4 +1,4 @@
-"""What a user asks a selection for, as one checked value that needs no model."""
+"""A pruning request as one checked value, which needs no model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONNECTIONS, FLOPS = BUDGETS = ("connections", "flops")
 
 @dataclass(frozen=True)
 class Request:
-    """How much is kept, of what, and who competes with whom. A wrong value is refused."""
+    """Sparsity, budget, scope and granularity of a selection. A wrong value is refused."""
 
     sparsity: float
     scope: Scope = "global"

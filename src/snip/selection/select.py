@@ -170,7 +170,7 @@ def _keep(
 
 
 def _floor_groups(scores: Tensors, packed: Packed) -> dict[str, list[str]]:
-    """What has a floor of its own: each layer, and each part of a packed weight with its biases."""
+    """Groups with a floor of their own: layers, and parts of a packed weight with their biases."""
     groups = layers({name: score for name, score in scores.items() if name not in packed})
     for name in scores:
         for part in part_names(name, packed) if name in packed else ():
@@ -254,14 +254,14 @@ def _floor_of(
     floor: float,
     within: Tensors | None,
 ) -> int:
-    """How many connections a layer keeps at least; never more than it has left."""
+    """Least number of connections that a layer keeps; never more than it has left."""
     size = sum(scores[name].numel() for name in names)
     left = sum(left_in(name, scores[name], within) for name in names)
     return min(left, int(floor) if floor >= 1 else round(size * floor))
 
 
 def _count(masks: Tensors, names: list[str]) -> int:
-    """How many connections of some parameters are kept."""
+    """Number of connections that some parameters keep."""
     return sum(int(masks[name].count_nonzero()) for name in names)
 
 
