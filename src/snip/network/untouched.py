@@ -115,19 +115,19 @@ class Snapshot:
 
     def changes(self) -> list[str]:
         """The names of attributes and buffers that were written since."""
-        found = [
+        names = [
             name
             for name, value, before, version in self._tensors.values()
             if _written(value, before, version)
         ]
         for name, now, before in self._containers.values():
             if not isinstance(now, dict):
-                found += [] if _same_parts(now, before) else [name]
+                names += [] if _same_parts(now, before) else [name]
                 continue
             for key in dict.fromkeys([*now, *before]):
                 if not _same(now.get(key, _same), before.get(key, _same)):
-                    found.append(_joined(name, key))
-        return found
+                    names.append(name if key in _TORCHS_OWN else f"{name}.{key}")
+        return [name.removeprefix(".") for name in names]
 
     def has_drawn(self) -> bool:
         """True if torch, Python or NumPy drew random numbers since."""
@@ -163,7 +163,7 @@ class Snapshot:
             for key, part in parts:
                 # Asked here, because most attributes are plain values.
                 if type(part) not in _PLAIN:
-                    self._note(_joined(name, key), part)
+                    self._note(name if key in _TORCHS_OWN else f"{name}.{key}", part)
 
 
 def _only_with_statistics(module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -175,12 +175,6 @@ def _is_frozen(module: nn.Module) -> bool:
     """True if a norm has parameters and none of them is trained."""
     own = list(module.parameters(recurse=False))
     return bool(own) and not any(parameter.requires_grad for parameter in own)
-
-
-def _joined(name: str, key: Any) -> str:
-    if key in _TORCHS_OWN:
-        return name
-    return f"{name}.{key}" if name else str(key)
 
 
 def _same(one: Any, two: Any) -> bool:
