@@ -18,6 +18,8 @@ from snip.distributed.shards import FSDP1, is_sharded, ranks_of_tensors
 # How processes share a model: whole in each, or a part in each.
 REPLICATED, SHARDED = "DistributedDataParallel", "fully_shard"
 DDP = nn.parallel.DistributedDataParallel
+# Where FSDP2 gathers gradients of a wider kind; from torch 2.15 on they are in `.grad` as well.
+WIDER = "unsharded_accumulated_grad"
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -192,16 +194,18 @@ def _synchronised(model: nn.Module) -> Iterator[None]:
         for parameter, (own, wider) in waiting:
             if own is not None:
                 parameter._unsharded_param.grad = own
-            parameter.unsharded_accumulated_grad = wider
+            if WIDER in vars(parameter):
+                setattr(parameter, WIDER, wider)
 
 
 def _taken(parameter: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Take the gradients that a parameter of FSDP2 has whole: of its own kind, and a wider one."""
     whole = getattr(parameter, "_unsharded_param", None)  # missing before the first forward
-    found = None if whole is None else whole.grad, parameter.unsharded_accumulated_grad
+    found = None if whole is None else whole.grad, vars(parameter).get(WIDER)
     if whole is not None:
         whole.grad = None
-    parameter.unsharded_accumulated_grad = None
+    if WIDER in vars(parameter):
+        setattr(parameter, WIDER, None)
     return found
 
 

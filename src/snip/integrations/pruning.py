@@ -21,7 +21,7 @@ from torch import nn
 from snip.algorithm import checked_request, prune
 from snip.common.errors import InputError, imported, nearest, warn
 from snip.distributed.ranks import ALONE, Ranks, everybody
-from snip.distributed.wrappers import unwrap
+from snip.distributed.wrapped import unwrap
 from snip.engine.accelerate import accelerate, densify
 from snip.engine.layers.packing import Packed, PackedModule
 from snip.masks import Masks, Provenance, held_masks
@@ -77,7 +77,7 @@ class Pruning:
         ranks.agree({"masks": "none" if masks is None else masks.digest()}, SAME)
         fast = self.accelerate and ranks.alone
         if masks is None or fast:
-            with ranks.together(), undisturbed(network):
+            with ranks.raise_on_all(), undisturbed(network):
                 batch = first()
                 if batch is None:
                     raise InputError("the training data has no batch to prune on: it is empty.")

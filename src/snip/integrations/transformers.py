@@ -51,7 +51,7 @@ class Snip(_library.TrainerCallback):  # type: ignore[name-defined]
         model, optimizer, ranks = parts["model"], parts["optimizer"], everybody()
         self._pruning.given = self._given
         if state.global_step and self._given is None:
-            with ranks.together():
+            with ranks.raise_on_all():
                 path = _folder(Path(args.output_dir), state.global_step) / FILE
                 self._pruning.given = _saved_masks(path, state.stateful_callbacks.get(NOTE))
         model.train()  # as each step does: layers are timed in this mode

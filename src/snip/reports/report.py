@@ -12,7 +12,7 @@ from torch import nn
 from snip.common.checks import check_kinds
 from snip.common.errors import InputError
 from snip.common.text import listed
-from snip.distributed.models import require_whole
+from snip.distributed.wrapped import require_whole
 from snip.masks import Masks, empty_layers, held_masks
 from snip.network.calls import arguments
 from snip.network.layout import LiveUnits, is_weight
