@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import snip
-from snip.common.memory import in_no_other_hands
+from snip.common.memory import is_sole_owner
 
 
 class Itself(torch.autograd.Function):
@@ -37,25 +37,25 @@ def test_gradients_of_layers_are_ours(weight):
     images, rows = torch.randn(2, 3, 5, 5), torch.randn(2, 3)
     loss = nn.functional.conv2d(images, other).square().sum()
     found = gradients(loss + nn.functional.linear(rows, weight).square().sum(), other, weight)
-    assert in_no_other_hands(found)
+    assert is_sole_owner(found)
     found.pop()
-    assert in_no_other_hands(found)
+    assert is_sole_owner(found)
 
 
 def test_one_gradient_of_two_parameters_is_ours_when_the_other_is_gone(weight):
     other = nn.Parameter(torch.randn(4, 3))
     found = gradients((weight + other).square().sum(), weight, other)
-    assert not in_no_other_hands(found)
+    assert not is_sole_owner(found)
     found.pop()
-    assert in_no_other_hands(found)
+    assert is_sole_owner(found)
 
 
 def test_parts_of_one_gradient_are_not_ours(weight):
     other = nn.Parameter(torch.randn(4, 3))
     found = gradients(torch.cat([weight, other]).square().sum(), weight, other)
-    assert not in_no_other_hands(found)
+    assert not is_sole_owner(found)
     found.pop()
-    assert not in_no_other_hands(found)  # it would keep the memory of both
+    assert not is_sole_owner(found)  # it would keep the memory of both
 
 
 @pytest.mark.parametrize("take", [lambda g: g, lambda g: g.view(-1), torch.t, torch.Tensor.numpy])
@@ -65,19 +65,19 @@ def test_what_a_hook_keeps_is_not_ours(weight, take, linear):
     weight.register_hook(lambda gradient: kept.append(take(gradient)))
     used = nn.functional.linear(torch.randn(2, 3), weight) if linear else weight
     found = gradients(used.square().sum(), weight)
-    assert not in_no_other_hands(found)
+    assert not is_sole_owner(found)
     kept.clear()
     found = [found[0].clone()]
-    assert in_no_other_hands(found)
+    assert is_sole_owner(found)
 
 
 def test_what_a_function_hands_out_is_not_ours(weight):
     plain, array = torch.randn(4, 3), np.ones((4, 3), dtype=np.float32)
-    assert not in_no_other_hands(gradients(Itself.apply(weight, plain), weight))
-    assert not in_no_other_hands(gradients(Itself.apply(weight, plain.view(4, 3)), weight))
-    assert not in_no_other_hands(gradients(Itself.apply(weight, torch.from_numpy(array)), weight))
+    assert not is_sole_owner(gradients(Itself.apply(weight, plain), weight))
+    assert not is_sole_owner(gradients(Itself.apply(weight, plain.view(4, 3)), weight))
+    assert not is_sole_owner(gradients(Itself.apply(weight, torch.from_numpy(array)), weight))
     loss = Itself.apply(weight, torch.randn(4, 3))  # which the graph alone has
-    assert not in_no_other_hands(list(torch.autograd.grad(loss, [weight], retain_graph=True)))
+    assert not is_sole_owner(list(torch.autograd.grad(loss, [weight], retain_graph=True)))
 
 
 def test_scores_are_in_the_memory_of_gradients_and_shared_ones_stay_as_they_are():

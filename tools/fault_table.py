@@ -118,7 +118,7 @@ FAULTS = (
     Fault(
         "gradient-of-others-overwritten",
         "scoring/gradients.py",
-        "return plain and in_no_other_hands(cast(list[torch.Tensor], gradients))",
+        "return plain and is_sole_owner(cast(list[torch.Tensor], gradients))",
         "return plain",
         "test_memory.py",
     ),

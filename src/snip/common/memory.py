@@ -1,4 +1,4 @@
-"""Whether a tensor's memory may be written to, because nobody else can see it."""
+"""Tell if a tensor's memory may be written to, because nothing else refers to it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 
-def in_no_other_hands(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether nothing but this sequence refers to the memory of its last tensor.
+def is_sole_owner(tensors: Sequence[torch.Tensor]) -> bool:
+    """True if nothing but this sequence refers to the memory of its last tensor.
 
     A tensor and what it is a view of are then referred to as often as one that was just made.
     """

@@ -76,11 +76,11 @@ class Snip:
         return self._model
 
     def state_dict(self) -> dict[str, Any]:
-        """What `accelerator.save_state` keeps."""
+        """State for `accelerator.save_state`."""
         return self._pruning.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What `accelerator.load_state` found."""
+        """Take the state from `accelerator.load_state` over."""
         before = self._pruning.masks
         self._pruning.load_state_dict(state)
         if before is not None and self._pruning.given not in (None, before):

@@ -93,11 +93,11 @@ class Snip(_library.Callback):  # type: ignore[name-defined]
         self.on_fit_end(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """State for a checkpoint."""
         return self._pruning.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """What a checkpoint kept."""
+        """Take the state of a checkpoint over."""
         self._pruning.load_state_dict(state_dict)
 
     def _chosen(self, pl_module: Any) -> nn.Module:
@@ -130,7 +130,7 @@ def _first_batch(trainer: Any, pl_module: Any) -> Any:
 
 
 def _training_loss(pl_module: Any, batch: Any) -> torch.Tensor:
-    """What `training_step` returns for a batch."""
+    """Output of `training_step` for a batch."""
     takes = inspect.signature(pl_module.training_step).parameters
     found = pl_module.training_step(*(batch, 0)[: len(takes)])
     found = found.get("loss") if isinstance(found, Mapping) else found

@@ -92,7 +92,7 @@ def to_pruned(model: nn.Module, masks: Masks | None = None) -> None:
 
 
 def _found(model: nn.Module) -> dict[str, Pruned]:
-    """What torch has pruned, by the names that the tensors have without it."""
+    """Weights that torch has pruned, by the names they have without it."""
     found = {}
     for prefix, module in model.named_modules():
         for hook in module._forward_pre_hooks.values():

@@ -96,7 +96,7 @@ def training_method(method: object) -> tuple[str, DuringTraining] | None:
 
 
 def scope_of(name: str, method: Method, scope: Scope) -> Scope:
-    """Who competes with whom: what the user asked for, or what the method brings along."""
+    """The scope that the user asked for, or the method's own."""
     own = method.scope if isinstance(method, AtInitialisation) else None
     if own is None or scope == own:
         return scope

@@ -95,7 +95,7 @@ class Surgery(Hooks):
         self.register_buffer("kept", torch.ones(total, dtype=torch.bool, device=device))
 
     def settings(self) -> dict[str, Any]:
-        """What the thresholds follow from, and how fast the surgery fades."""
+        """Statistics behind the thresholds, and the rate at which the surgery fades."""
         return {"dns.gamma": self.gamma, **{f"dns.{key}": self.rule[key] for key in self.rule}}
 
     def limit_of(self) -> dict[str, float]:

@@ -74,7 +74,7 @@ def linearized(model: nn.Module) -> nn.Module:
 
 
 def _seen(network: Network, batches: Any, loss_fn: LossFn | None) -> Call:
-    """How the loss calls the model.
+    """The call of the model that the loss makes.
 
     Each process may have seen another batch, of other whole numbers: the first one's counts.
     """

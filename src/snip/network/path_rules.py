@@ -111,7 +111,7 @@ def pointwise(function: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def same(function: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """Where the argument is zero, the result is zero."""
+    """Zero where the argument is zero."""
     return _first(args, kwargs)
 
 
@@ -188,7 +188,7 @@ def reduced(function: Any, x: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def where(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Which side is taken depends on the data, so both count."""
+    """Count both sides, because the data decides which is taken."""
     if len(args) + len(kwargs) < 3:
         return function(*args, **kwargs)
     condition, x, y = (*args, *kwargs.values())
@@ -198,7 +198,7 @@ def where(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def masked_fill(function: Any, x: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """What is filled with minus infinity, as before a softmax, contributes nothing: a zero."""
+    """Zero where minus infinity is filled in, as before a softmax: it contributes nothing."""
     value = float(value)
     return function(x, mask, number(value) if value >= 0 else 0.0)
 

@@ -36,7 +36,7 @@ HARMLESS = tuple(
 
 @dataclass(frozen=True)
 class Seen:
-    """What some forwards of a model showed."""
+    """Facts that forwards of a model showed."""
 
     call: Call | None = None  # the first one
     samples: int = 0
@@ -87,7 +87,7 @@ class Reader(TorchFunctionMode):
 
     @property
     def seen(self) -> Seen:
-        """What the forwards so far have shown; of a compiled model, the first call run eagerly."""
+        """Facts from the forwards so far; of a compiled model, the first call run eagerly."""
         if self._compiled and self._call is not None and self._look is None:
             self._look = look(self._model, self._call)
         if self._look is not None:
@@ -327,7 +327,7 @@ class LearnedOutputs:
 
     @classmethod
     def of_all(cls, found: Iterable[LearnedOutputs]) -> LearnedOutputs:
-        """What several have noted of the same model: an output that any of them learns from."""
+        """Join notes of ranks about one model: every output that any of them learns from."""
         joined = cls()
         for one in found:
             for kind, places in one._arrived.items():

@@ -208,7 +208,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f
 
 
 class Point(Protocol):
-    """What is drawn of one evaluation."""
+    """Values drawn of one evaluation."""
 
     @property
     def iteration(self) -> int: ...

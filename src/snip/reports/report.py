@@ -98,7 +98,7 @@ def _row(
 
 @dataclass(frozen=True)
 class Report:
-    """What was kept, what it costs, what is dead. Prints as a table; `to_dict()` for code."""
+    """Counts, costs and dead units of a pruned model. Prints as a table; `to_dict()` for code."""
 
     model: str
     rows: tuple[Row, ...]
@@ -221,7 +221,7 @@ class Report:
 def report(
     model: nn.Module, masks: Mapping[str, torch.Tensor] | None = None, *, inputs: Any = None
 ) -> Report:
-    """What `masks` (default: those the model holds) leave of `model`; the model is left as found.
+    """Report what `masks` (default: those it holds) leave of `model`, which is left as found.
 
     `inputs` is an example of what the model takes (a tensor, a tuple, a dict, or a batch): it is
     needed for FLOPs and paths unless the masks come from `snip.prune`, which remembers both.

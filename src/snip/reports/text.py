@@ -36,7 +36,7 @@ def as_text(report: Report, *, width: int | None = None) -> str:
 
 
 def as_rich(report: Report, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-    """What rich prints."""
+    """Renderables for rich."""
     yield _fitting_table(report, console, options)
     yield Text()
     yield from (_plain(line) for line in summary(report))
@@ -66,7 +66,7 @@ def summary(report: Report) -> list[str]:
 
 
 def _biases(report: Report) -> list[str]:
-    """What became of the biases that were up for pruning."""
+    """Describe the biases that were up for pruning."""
     biases = [row for row in report.rows if not is_weight(row.shape)]
     if not biases:
         return []

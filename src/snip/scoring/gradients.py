@@ -14,7 +14,7 @@ from torch import nn
 from snip.common.checks import all_finite
 from snip.common.console import track
 from snip.common.errors import InputError
-from snip.common.memory import in_no_other_hands
+from snip.common.memory import is_sole_owner
 from snip.distributed.ranks import Ranks, no_batches, steps
 from snip.distributed.shards import local, sharded_like
 from snip.distributed.wrapped import backward_aside, gradient_by_backward
@@ -196,7 +196,7 @@ def _is_ours(gradients: list[torch.Tensor | None], dtype: torch.dtype) -> bool:
         return False
     plain = last.device.type == "cpu" and last.dtype == dtype and last.is_contiguous()
     del last  # which would be one more that has it
-    return plain and in_no_other_hands(cast(list[torch.Tensor], gradients))
+    return plain and is_sole_owner(cast(list[torch.Tensor], gradients))
 
 
 def _derivatives(
