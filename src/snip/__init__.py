@@ -8,10 +8,10 @@ The stages are public too: `connection_sensitivity` -> `select` -> `Masks.apply`
 
 from typing import Any
 
-# The public names by the room that has them. A room is imported when one of its names is first
+# The public names by the module that has them, which is imported when one of its names is first
 # used, so that `import snip` and `snip --help` need not wait for torch. Type checkers and editors
 # read the same names in __init__.pyi.
-_ROOMS = {
+_MODULES = {
     "snip.algorithm": ("prune",),
     "snip.network.network": ("prunable_parameters",),
     "snip.common.errors": ("FileError", "InputError", "KindError", "RankError", "SnipWarning"),
@@ -30,7 +30,7 @@ _ROOMS = {
     "snip.selection.select": ("select",),
     "snip.training.config": ("TrainConfig",),
 }
-_HOMES = {name: room for room, names in _ROOMS.items() for name in names}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = sorted(_HOMES)
 
@@ -38,7 +38,7 @@ __all__ = sorted(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'snip' has no attribute {name!r}")
-    # With a list of names Python also finds one that is a module of its room.
+    # With a list of names Python also finds one that is a module itself.
     globals()[name] = found = getattr(__import__(_HOMES[name], fromlist=[name]), name)
     return found
 
