@@ -17,7 +17,6 @@ from snip.masks import Masks, empty_layers, held_masks
 from snip.network.calls import arguments
 from snip.network.layout import LiveUnits, is_weight
 from snip.network.network import Network
-from snip.network.norms import attribute_names
 from snip.network.parameters import ordinary
 from snip.network.paths import Follower, Paths, example_input
 from snip.network.reader import look
@@ -63,13 +62,13 @@ class Row:
 
 
 def _rows(
-    model: nn.Module, masks: Masks, used: Mapping[str, float], paths: Paths
+    network: Network, masks: Masks, used: Mapping[str, float], paths: Paths
 ) -> tuple[Row, ...]:
     """One row per mask, in the order of the masks."""
-    live = Network.of(model).live_units(paths.effective or masks)
+    live = network.live_units(paths.effective or masks)
     # The recurrent weights feed the units that the input weights have counted.
-    keys = attribute_names(model)
-    counted = {name: x for name, x in live.items() if not keys[name].startswith("weight_hh")}
+    facts = network.parameters
+    counted = {name: x for name, x in live.items() if not facts[name].key.startswith("weight_hh")}
     return tuple(_row(name, mask, used, paths, counted.get(name)) for name, mask in masks.items())
 
 
@@ -227,81 +226,83 @@ def report(
     needed for FLOPs and paths unless the masks come from `snip.prune`, which remembers both.
     """
     require_whole(model, "snip.report")
-    model = ordinary(model)
-    masks = _masks_of(model, masks)
-    used = _uses(model, masks, inputs)
-    paths, cut = _followed(model, masks, inputs)
+    network = Network.of(ordinary(model))
+    masks = _masks_of(network, masks)
+    used = _uses(network, masks, inputs)
+    paths, cut = _followed(network, masks, inputs)
     no_flops = None if used or inputs is not None else f"FLOPs are not known: {GIVE_INPUT}"
     notes = (no_flops, _note_on(paths, given=inputs is not None))
-    out = _left_out(model, masks)
+    out = _left_out(network, masks)
     return Report(
-        model=type(model).__name__,
-        rows=_rows(model, masks, used, paths),
+        model=type(network.module).__name__,
+        rows=_rows(network, masks, used, paths),
         left_out=out,
-        left_out_sizes={name: model.get_parameter(name).numel() for name in out},
-        flops_left_out=_flops_left_out(model, masks, used),
+        left_out_sizes={name: network.parameters[name].tensor.numel() for name in out},
+        flops_left_out=_flops_left_out(network, masks, used),
         outputs=paths.outputs,
         dead_outputs=paths.dead_outputs,
         zero_biases=masks.provenance.zero_biases,
         granularity=masks.provenance.granularity,
-        granularity_note=_granularity_note(model, masks),
-        warnings=_warnings(model, masks, paths, cut),
+        granularity_note=_granularity_note(network, masks),
+        warnings=_warnings(network, masks, paths, cut),
         notes=tuple(filter(None, notes)),
     )
 
 
-def _masks_of(model: nn.Module, masks: Mapping[str, torch.Tensor] | None) -> Masks:
-    found = held_masks(model) if masks is None else masks
+def _masks_of(network: Network, masks: Mapping[str, torch.Tensor] | None) -> Masks:
+    found = held_masks(network.module) if masks is None else masks
     if found is None:
         raise InputError(
-            f"this {type(model).__name__} holds no masks: prune it with snip.prune(model, ...), "
-            "or pass masks=..."
+            f"this {type(network.module).__name__} holds no masks: prune it with "
+            "snip.prune(model, ...), or pass masks=..."
         )
     found = found if isinstance(found, Masks) else Masks(found)
-    found.check_fit(model)
-    order = [name for name, _ in model.named_parameters() if name in found]
+    found.check_fit(network.module)
+    order = [name for name in network.parameters if name in found]
     return Masks({name: found[name] for name in order}, found.provenance)
 
 
-def _uses(model: nn.Module, masks: Masks, inputs: Any) -> Mapping[str, float]:
+def _uses(network: Network, masks: Masks, inputs: Any) -> Mapping[str, float]:
     if inputs is not None:
         try:
-            return look(model, arguments(model, inputs)).uses
+            return look(network.module, arguments(network.module, inputs)).uses
         except Exception as error:  # a user's forward may raise anything
             raise InputError(
-                f"{type(model).__name__} does not run on inputs=...: {error}. "
+                f"{type(network.module).__name__} does not run on inputs=...: {error}. "
                 "Pass what you would pass to the model itself."
             ) from error
     return masks.provenance.uses
 
 
-def _flops_left_out(model: nn.Module, masks: Masks, used: Mapping[str, float]) -> float:
+def _flops_left_out(network: Network, masks: Masks, used: Mapping[str, float]) -> float:
     return sum(
-        parameter.numel() * flops_per_element(parameter.shape, used[name])
-        for name, parameter in model.named_parameters()
+        fact.tensor.numel() * flops_per_element(fact.tensor.shape, used[name])
+        for name, fact in network.parameters.items()
         if name in used and name not in masks
     )
 
 
-def _left_out(model: nn.Module, masks: Masks) -> dict[str, str]:
-    reasons = masks.provenance.left_out or Network.of(model).left_out
+def _left_out(network: Network, masks: Masks) -> dict[str, str]:
+    reasons = masks.provenance.left_out or network.left_out
     return {
         name: reasons.get(name, "not in these masks")
-        for name, _ in model.named_parameters()
+        for name in network.parameters
         if name not in masks
     }
 
 
-def _followed(model: nn.Module, masks: Masks, inputs: Any) -> tuple[Paths, list[str]]:
+def _followed(network: Network, masks: Masks, inputs: Any) -> tuple[Paths, list[str]]:
     """The paths, and the arguments of the call that are cut off from every output."""
     asked = masks.provenance
     if inputs is None and asked.input_shape is None:
         return Paths(), []
     if inputs is None:
-        inputs = example_input(model, asked.input_shape or (), asked.input_dtype or "float32")
-    with Follower(model, arguments(model, inputs), asked.batch_dim or 0) as follower:
+        shape, dtype = asked.input_shape or (), asked.input_dtype or "float32"
+        inputs = example_input(network.module, shape, dtype)
+    call = arguments(network.module, inputs)
+    with Follower(network.module, call, asked.batch_dim or 0) as follower:
         paths = follower.paths(masks)
-        empty = paths.connected and empty_layers(masks, Network.of(model).packed)
+        empty = paths.connected and empty_layers(masks, network.packed)
         return paths, follower.cut_inputs(masks) if empty else []
 
 
@@ -318,15 +319,15 @@ def _note_on(paths: Paths, *, given: bool) -> str | None:
     )
 
 
-def _warnings(model: nn.Module, masks: Masks, paths: Paths, cut: Sequence[str]) -> tuple[str, ...]:
+def _warnings(network: Network, masks: Masks, paths: Paths, cut: Sequence[str]) -> tuple[str, ...]:
     """Collapse, empty layers, dead outputs, masks that are not applied; worst first."""
     fix = _fix(masks)
     return tuple(
         [
             *_collapse(paths, fix),
-            *_empty_layers(model, masks, cut, bool(paths.connected), fix),
+            *_empty_layers(network, masks, cut, bool(paths.connected), fix),
             *_dead_outputs(paths, fix),
-            *_not_applied(model, masks),
+            *_not_applied(network, masks),
         ]
     )
 
@@ -357,9 +358,9 @@ def _collapse(paths: Paths, fix: str) -> Iterator[str]:
 
 
 def _empty_layers(
-    model: nn.Module, masks: Masks, cut: Sequence[str], bypassed: bool, fix: str
+    network: Network, masks: Masks, cut: Sequence[str], bypassed: bool, fix: str
 ) -> Iterator[str]:
-    empty = empty_layers(masks, Network.of(model).packed)
+    empty = empty_layers(masks, network.packed)
     if empty:
         how = "the signal passes by another way" if bypassed else "the signal may end there"
         if cut:
@@ -378,10 +379,10 @@ def _dead_outputs(paths: Paths, fix: str) -> Iterator[str]:
         )
 
 
-def _not_applied(model: nn.Module, masks: Mapping[str, torch.Tensor]) -> Iterator[str]:
+def _not_applied(network: Network, masks: Mapping[str, torch.Tensor]) -> Iterator[str]:
     alive = {
-        name: int(torch.count_nonzero(parameter.detach()[~masks[name].to(parameter.device)]))
-        for name, parameter in model.named_parameters()
+        name: int(fact.tensor.detach()[~masks[name].to(fact.tensor.device)].count_nonzero())
+        for name, fact in network.parameters.items()
         if name in masks
     }
     names = [name for name, count in alive.items() if count]
@@ -392,24 +393,24 @@ def _not_applied(model: nn.Module, masks: Mapping[str, torch.Tensor]) -> Iterato
         )
 
 
-def _granularity_note(model: nn.Module, masks: Masks) -> str:
+def _granularity_note(network: Network, masks: Masks) -> str:
     """Count the groups kept and say what uses them; empty for single connections."""
     try:
         granularity = checked_granularity(masks.provenance.granularity or "element")
     except InputError:  # a file of another version may name one that this version does not know
         return ""
     if isinstance(granularity, Channel):
-        return _of_channels(model, masks)
-    granularity = granularity.on(model, None)
+        return _of_channels(network, masks)
+    granularity = granularity.on(network.module, None)
     if isinstance(granularity, NofM):
         return _of_inputs(granularity, masks)
     return _of_blocks(granularity, masks) if isinstance(granularity, Block) else ""
 
 
-def _of_channels(model: nn.Module, masks: Masks) -> str:
+def _of_channels(network: Network, masks: Masks) -> str:
     if masks.provenance.shrunk_from:
         return "Granularity channel: the units that went are cut out already."
-    outputs = [live.outputs for live in Network.of(model).live_units(masks).values()]
+    outputs = [live.outputs for live in network.live_units(masks).values()]
     total, kept = sum(x.numel() for x in outputs), sum(int(x.sum()) for x in outputs)
     return (
         f"Granularity channel: {kept:,} of {total:,} units kept; snip.shrink(model, batch) takes "

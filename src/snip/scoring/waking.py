@@ -203,7 +203,7 @@ def _only_value(parameter: torch.Tensor) -> float | None:
     values = parameter.reshape(-1)
     # Nearly all are told by their first few, which spares a look at every weight of a network.
     first, *others = values[:FIRST].tolist()
-    if abs(first) > LARGEST_SCALE or any(other != first for other in others):
+    if abs(first) > LARGEST_SCALE or others.count(first) < len(others):
         return None
     return float(first) if bool((values == values[0]).all()) else None
 
