@@ -38,6 +38,17 @@ def test_an_unknown_method_suggests_the_nearest():
     assert snip.held_masks(model) is None
 
 
+@pytest.mark.parametrize("method", ["snip", "random", "magnitude"])
+def test_a_model_made_in_inference_mode_is_refused(method):
+    with torch.inference_mode():
+        model, batch = make("mlp")
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(snip.InputError, match=r"inference_mode.*second\.weight.*outside"):
+        snip.prune(model, batch, sparsity=0.5, method=method)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert snip.held_masks(model) is None
+
+
 def test_zero_gradients_are_named():
     model, batch = make("mlp")
     nn.init.zeros_(model.second.weight)

@@ -186,6 +186,12 @@ class Network:
         sharded = self.sharded  # which refuses other ways of sharing
         self.refuse_torch_pruned()
         competing = self.require_competing()
+        inference = [name for name, tensor in competing.items() if tensor.is_inference()]
+        if inference:
+            raise InputError(
+                f"these weights were made inside torch.inference_mode() and can never be trained: "
+                f"{listed(inference)}. Build or copy the model outside."
+            )
         normed = [name for name in self.normed if name in competing]
         if sharded and normed:
             raise InputError(
