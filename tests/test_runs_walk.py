@@ -3,6 +3,7 @@
 import errno
 import fcntl
 from collections import Counter
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from cli_fixtures import RUN, Snip
 
 from snip.common.errors import FileError, InputError
-from snip.common.lock import is_held, locked
+from snip.common.lock import locked
 from snip.data import Dataset
 from snip.masks import Masks
 from snip.models.networks import LeNet300100
@@ -125,7 +126,7 @@ def test_a_mistake_is_told_before_anything_slow_or_written(
     monkeypatch.setattr(WALK, not_reached, never)
     with pytest.raises(InputError, match=reason):
         run(config, tmp_path / "deep" / "runs")
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in ([], [".lock"])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_in_use_is_told_before_anything_slow(
@@ -136,14 +137,28 @@ def test_a_folder_in_use_is_told_before_anything_slow(
         run(RunConfig("lenet-300-100", 0.5), folder=tmp_path)
 
 
-def test_a_lock_leaves_its_file_and_touches_nothing_else(tmp_path: Path) -> None:
+def refused() -> None:
+    raise ZeroDivisionError
+
+
+def failing(folder: Path, work: Callable[[], object] = refused) -> None:
+    with pytest.raises(ZeroDivisionError), locked(folder):
+        work()
+
+
+def test_a_lock_leaves_no_trace_of_work_that_wrote_nothing(tmp_path: Path) -> None:
+    failing(tmp_path / "deep" / "run")
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "thesis.tex").write_text("mine")
-    for place in (tmp_path, tmp_path / "deep" / "run"):
-        with pytest.raises(ZeroDivisionError), locked(place):
-            raise ZeroDivisionError
-        assert not is_held(place)
-    files = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")]
-    assert sorted(files) == [".lock", "deep/run/.lock", "thesis.tex"]
+    failing(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+    def written_and_refused() -> None:
+        (tmp_path / "run" / "config.json").touch()
+        refused()
+
+    failing(tmp_path / "run", written_and_refused)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "config.json"]
 
 
 def test_a_lock_whose_file_was_just_removed_is_not_held(
@@ -152,7 +167,7 @@ def test_a_lock_whose_file_was_just_removed_is_not_held(
     lock = fcntl.flock
 
     def too_late(file: Any, operation: int) -> None:
-        (tmp_path / ".lock").unlink()  # as somebody does who removes the run
+        (tmp_path / ".lock").unlink()  # as another process does whose work was refused
         lock(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", too_late)

@@ -107,7 +107,11 @@ def write_with(path: PathLike, writer: Callable[[Path], object]) -> None:
         temporary = target.parent / f"{TEMPORARY}{secrets.token_hex(8)}{path.suffix}"
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # less the umask
         try:
-            writer(temporary)
+            try:
+                writer(temporary)
+            except RuntimeError:  # torch's writer hides the system's error
+                _ask_system(temporary)
+                raise
             _flush_to_disk(temporary)
             os.replace(temporary, target)
         finally:
@@ -175,6 +179,14 @@ def remove_leftovers(folder: Path) -> None:
     """Delete the temporary files of a process that was killed while it wrote in `folder`."""
     for path in folder.glob(f"{TEMPORARY}*"):
         remove(path)
+
+
+def _ask_system(temporary: Path) -> None:
+    """Write on to a file that torch could not write: the system's error has the reason."""
+    with temporary.open("ab") as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -54,58 +54,45 @@ class Lock:
 
 @contextmanager
 def locked(folder: Path | None) -> Iterator[Lock]:
-    """Lock `folder` for this process, or raise BusyError while a different one holds it."""
+    """Lock `folder` for this process, or raise BusyError while a different one holds it.
+
+    If the work inside fails before it has written anything, the lock is removed too, with the
+    folders that were made for it: a command that is refused leaves nothing behind.
+    """
     if folder is not None:
         require_folder(folder)
         require_ordinary(folder / LOCK)  # opening a pipe would wait for ever
     if folder is None or fcntl is None:
         yield Lock(folder)
         return
+    try:
+        missing = [place for place in (folder, *folder.parents) if not exists(place)]
+        before = set() if missing else _names(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
     with _opened(folder) as file:
-        # The file may be deleted between opening and locking it: the next process would make a new
-        # one and lock that.
-        if not _taken(file) or not _is_at(file, folder / LOCK):
-            raise BusyError(
-                f"{folder} is in use by another process: wait for it to end, or choose another "
-                "folder."
-            )
-        yield Lock(folder, file)
+        _hold(file, folder)
+        try:
+            yield Lock(folder, file)
+        except BaseException:
+            if LOCK not in before and _is_at(file, folder / LOCK):
+                _remove_unused(folder, before, missing)
+            raise
 
 
 def _opened(folder: Path) -> BinaryIO:
-    """Open the file to lock, in a folder that is made if it is missing."""
+    """Open the file to lock; a process that gives up a folder it made may remove it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            return (folder / LOCK).open("ab")
-        except FileNotFoundError as error:
-            raise BusyError(f"{folder} was removed by another process: try again.") from error
-    except BusyError:
-        raise
-    except OSError as error:  # also of mkdir where no folder can be made, as in /proc
-        raise FileError(f"cannot write in {folder}: {error}; choose another place.") from error
+        return (folder / LOCK).open("ab")
+    except FileNotFoundError as error:
+        raise BusyError(f"{folder} was removed by another process: try again.") from error
+    except OSError as error:
+        raise _unwritable(folder, error) from error
 
 
-def _taken(file: BinaryIO) -> bool:
-    """Lock the file; False if a different process keeps it locked."""
-    for _ in range(TRIES):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in TAKEN:
-                time.sleep(PAUSE)
-                continue
-            # Any other error means a file system without locks: carry on without one.
-        return True
-    return False
-
-
-def _is_at(file: BinaryIO, path: Path) -> bool:
-    """Return True if the open file is the one at `path`; inodes of open files are not reused."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except OSError:
-        return False
+def _unwritable(folder: Path, error: OSError) -> FileError:
+    return FileError(f"cannot write in {folder}: {error}; choose another place.")
 
 
 @contextmanager
@@ -146,3 +133,47 @@ def is_held(folder: Path) -> bool:
     except OSError as error:
         return error.errno in TAKEN
     return False
+
+
+def _names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+def _hold(file: BinaryIO, folder: Path) -> None:
+    # Another process may have removed the file between our opening and locking it: the next one
+    # would make a new file and lock that.
+    if not _taken(file) or not _is_at(file, folder / LOCK):
+        raise BusyError(
+            f"{folder} is in use by another process: wait for it to end, or choose another folder."
+        )
+
+
+def _taken(file: BinaryIO) -> bool:
+    """Lock the file; False if a different process keeps it locked."""
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in TAKEN:
+                time.sleep(PAUSE)
+                continue
+            # Any other error means a file system without locks: carry on without one.
+        return True
+    return False
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Return True if the open file is the one at `path`; inodes of open files are not reused."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except OSError:
+        return False
+
+
+def _remove_unused(folder: Path, before: set[str], made: list[Path]) -> None:
+    """Delete the lock's file if the work left nothing beside it, and the folders made for it."""
+    with suppress(OSError):  # a folder that somebody else uses by now stays
+        if _names(folder) == before | {LOCK}:
+            (folder / LOCK).unlink()
+            for place in made:  # the innermost first
+                place.rmdir()

@@ -30,21 +30,14 @@ Value = TypeVar("Value")
 ALL = (RESULT, SUMS, CHECKPOINT, METRICS, MODEL, SELECTED, REPORT, MASKS, ENGINE)
 
 
-def require_run_folder(folder: Path) -> None:
-    """Refuse a folder of something else, before a lock leaves a file in it."""
-    require_folder(folder)
-    if not files.exists(folder) or files.exists(folder / CONFIG):
-        return
-    if any(name[0] != "." for name in files.names_in(folder)):
-        raise FileError(
-            f"{folder} exists and is no run folder (it has no {CONFIG}): choose another."
-        )
-
-
 def require_own(folder: Path, config: RunConfig) -> None:
     """Refuse a folder that holds another run, or anything else."""
-    require_run_folder(folder)
+    require_folder(folder)
     if not files.exists(folder / CONFIG):
+        if files.exists(folder) and any(name[0] != "." for name in files.names_in(folder)):
+            raise FileError(
+                f"{folder} exists and is no run folder (it has no {CONFIG}): choose another."
+            )
         return
     changed = differences(read_config(folder).identity(), config.identity())
     if changed:

@@ -82,7 +82,6 @@ def run(
         progress=progress,
         checkpoint_seconds=checkpoint_seconds,
     )
-    layout.require_run_folder(place)
     finished = resume and layout.state_of(place) == layout.FINISHED
     # A finished run is only read, which needs no lock and may be on a disk that takes none.
     with locked(None if finished else place) as lock:

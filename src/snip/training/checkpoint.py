@@ -54,13 +54,7 @@ def save_checkpoint(
         "state": dict(state),
         "threads": torch.get_num_threads(),
     }
-
-    def write(temporary: Path) -> None:
-        # Given a path, torch writes by itself and hides the system's error, such as a full disk.
-        with temporary.open("wb") as file:
-            torch.save(content, file)
-
-    files.write_with(path, write)
+    files.write_with(path, lambda temporary: torch.save(content, temporary))
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

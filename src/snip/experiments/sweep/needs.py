@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from snip.common.errors import FileError
@@ -15,11 +16,16 @@ from snip.experiments.sweep.work import Place
 TRIED = f"{TEMPORARY}tried"  # a file that is written to see whether one can be
 
 
+class _TriedError(Exception):
+    """Ends a trial: a lock leaves no trace of work that fails without having written anything."""
+
+
 def require_writable(folder: Path) -> None:
-    """Refuse a folder of results or runs that cannot be written."""
-    with waiting_lock(folder):
+    """Refuse a folder of results or runs that cannot be written, and leave nothing behind."""
+    with suppress(_TriedError), waiting_lock(folder):
         write_bytes(folder / TRIED, b"")
         remove(folder / TRIED)
+        raise _TriedError
 
 
 def absent_data(
