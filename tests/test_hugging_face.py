@@ -1,5 +1,6 @@
 """transformers' Trainer, Accelerate and timm: pruned, trained, saved, and loaded without us."""
 
+import json
 import warnings
 
 import pytest
@@ -116,6 +117,12 @@ def test_resumed_it_is_not_pruned_again_and_trains_to_the_same_bits(tmp_path):
     # A checkpoint elsewhere: its masks are asked for, and taken from where they are.
     moved = (tmp_path / "checkpoint-2").rename(tmp_path / "moved")
     with pytest.raises(snip.InputError, match=r"masks of this checkpoint are not in .*Give Snip\("):
+        trained(gpt2(), data, tmp_path / "new", Snip(sparsity=0.8), resume=str(moved))
+    state = moved / "trainer_state.json"
+    noted = json.loads(state.read_text())
+    assert noted["stateful_callbacks"].pop("snip_masks") == callback.masks.digest()
+    state.write_text(json.dumps(noted))  # as one that was saved without the callback
+    with pytest.raises(snip.InputError, match=r"weights in this checkpoint are zero.*give Snip\("):
         trained(gpt2(), data, tmp_path / "new", Snip(sparsity=0.8), resume=str(moved))
     named = Snip(masks=moved / FILE)
     trained(again := gpt2(), data, tmp_path / "new", named, resume=str(moved))

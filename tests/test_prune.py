@@ -11,6 +11,7 @@ from networks import KINDS, make
 from torch import nn
 
 import snip
+from snip.network.network import Network
 from snip.selection.costs import flops
 
 
@@ -251,3 +252,42 @@ def test_the_predicate_is_asked_once_for_each_name(method):
     training = snip.TrainConfig(iterations=2, batch_size=4) if method == "lwc" else None
     snip.prune(model, batch, sparsity=0.6, params=params, method=method, training=training)
     assert sorted(asked) == sorted(name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("method", ["snip", "magnitude"])
+def test_a_call_without_a_tensor_has_no_known_cost(method):
+    class Graph:
+        def __init__(self, x):
+            self.x = x
+
+    class Reads(nn.Sequential):
+        def forward(self, graph):
+            return super().forward(graph.x)
+
+    def loss(model, batch):
+        return nn.functional.cross_entropy(model(Graph(batch[0])), batch[1])
+
+    model = Reads(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    batch = torch.randn(9, 6), torch.arange(9) % 3
+    settings = {"sparsity": 0.5, "loss_fn": loss, "method": method}
+    with pytest.raises(snip.InputError, match="FLOPs"):
+        snip.prune(model, batch, budget="flops", **settings)
+    masks = snip.prune(model, batch, **settings)
+    assert masks.kept == 42
+    assert masks.provenance.uses == {}
+
+
+def test_a_network_that_was_read_takes_no_other_parameters():
+    network = Network.of(nn.Linear(3, 2))
+    with pytest.raises(snip.KindError, match="params"):
+        snip.prune(network, params=lambda n, m, p: True, sparsity=0.5, method="random")
+
+
+def test_scores_of_a_method_of_ones_own_must_be_of_the_model():
+    def own(model, batches, loss_fn=None, **settings):
+        return {"second.wieght": torch.ones(3, 5)}
+
+    model, batch = make("mlp")
+    with pytest.raises(snip.InputError, match=r"'second\.wieght'.*'second\.weight'"):
+        snip.prune(model, batch, sparsity=0.5, method=own)
+    assert snip.held_masks(model) is None

@@ -168,8 +168,8 @@ def _selected(scorer: Scorer, request: Request) -> Masks:
 def _other_scoring(scorer: Scorer) -> Scoring | None:
     """By the norms' own statistics: for networks in which a batch's leave no path.
 
-    So it is with depthwise convolutions at high sparsities. Three seeds of MobileNetV2 trained to a
-    higher accuracy so than with any floor: see docs/defaults.md.
+    This happens with depthwise convolutions at high sparsities; MobileNetV2 (three seeds) then
+    trained to a higher accuracy than with any floor: see docs/defaults.md.
     """
     by_batch = scorer.method.reads == DATA and scorer.scoring.batch_norm == "train"
     norms = any(isinstance(module, _BatchNorm) for module in scorer.network.module.modules())

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from snip.common.errors import FileError, MissingPackageError
 from snip.common.text import escaped, first_line
 
@@ -109,7 +111,7 @@ def write_with(path: PathLike, writer: Callable[[Path], object]) -> None:
         try:
             try:
                 writer(temporary)
-            except RuntimeError:  # torch's writer hides the system's error
+            except (RuntimeError, SafetensorError):  # which hide the system's error
                 _ask_system(temporary)
                 raise
             _flush_to_disk(temporary)
@@ -140,18 +142,14 @@ def json_text(data: dict[str, Any]) -> str:
 
 def write_tensors(path: PathLike, tensors: dict[str, Any], header: dict[str, str]) -> None:
     """Write a safetensors file, whole or not at all; the same content gives the same bytes."""
-    from safetensors.torch import save
+    from safetensors.torch import save_file
 
     def write(temporary: Path) -> None:
-        content = memoryview(save(tensors, metadata=header or None))
-        end = 8 + int.from_bytes(content[:8], "little")
-        entries = json.loads(bytes(content[8:end]))
-        if header:  # safetensors writes it in random order
-            entries["__metadata__"] = dict(sorted(header.items()))
-        text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-        text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
-        with temporary.open("wb") as file:
-            file.writelines([len(text).to_bytes(8, "little"), text, content[end:]])
+        mode = temporary.stat().st_mode
+        save_file(tensors, temporary, metadata=header or None)
+        # safetensors puts a file of its own in place, which only its owner may read.
+        temporary.chmod(mode)
+        _sort_header(temporary)
 
     write_with(path, write)
 
@@ -181,8 +179,23 @@ def remove_leftovers(folder: Path) -> None:
         remove(path)
 
 
+def _sort_header(path: Path) -> None:
+    """Put the header of a safetensors file into a fixed order: safetensors has it by chance."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        if "__metadata__" not in header:
+            return
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) > size:
+            raise ValueError(f"the sorted header has {len(text)} bytes in place of {size}")
+        file.seek(8)
+        file.write(text.ljust(size))
+
+
 def _ask_system(temporary: Path) -> None:
-    """Write on to a file that torch could not write: the system's error has the reason."""
+    """Write on to a file that a serialiser could not write: the system's error has the reason."""
     with temporary.open("ab") as file:
         file.write(bytes(1 << 20))
         file.flush()
@@ -204,11 +217,12 @@ def _write_errors(path: Path) -> Iterator[None]:
         yield
     except FileError:
         raise
-    except (OSError, RuntimeError) as error:  # RuntimeError: torch's and matplotlib's writers
+    except (OSError, RuntimeError, SafetensorError) as error:
         number = getattr(error, "errno", None)
         reason = getattr(error, "strerror", None) or first_line(error)
         reason += "; choose another place"
-        if number in NO_ROOM:
+        # safetensors only says it in words.
+        if number in NO_ROOM or "no space" in str(error).lower():
             reason = "the disk is full; free some space"
         elif number == errno.EFBIG:
             reason = "the file is larger than the system allows here (see ulimit -f)"

@@ -15,7 +15,7 @@ from snip.common.errors import InputError, KindError
 from snip.distributed.ranks import ALONE, Ranks, answered
 from snip.distributed.shards import FSDP1, is_sharded, ranks_of_tensors
 
-# How processes share a model: whole in each, or a part in each.
+# Ways to share a model: a replica on each rank (DDP), or a shard of it (FSDP2).
 REPLICATED, SHARDED = "DistributedDataParallel", "fully_shard"
 DDP = nn.parallel.DistributedDataParallel
 # Where FSDP2 gathers gradients of a wider kind; from torch 2.15 on they are in `.grad` as well.

@@ -131,7 +131,8 @@ class Pruning:
     ) -> Masks:
         settings = {**self.options, "loss_fn": lambda _network, batch: loss(batch)}
         # The trainer wraps the network elsewhere.
-        whole = Network.of(network, settings.pop("params", None), replicas=ranks)
+        with ranks.raise_on_all():
+            whole = Network.of(network, settings.pop("params", None), replicas=ranks)
         with _noted(network, self):
             # In a list: of a batch that is a list of tensors no other meaning is possible then.
             return prune(whole, [batch], sparsity=self.sparsity, **settings)

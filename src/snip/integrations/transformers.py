@@ -6,16 +6,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from snip.common.errors import InputError, imported
 from snip.common.files import PathLike
+from snip.common.text import percent
 from snip.distributed.ranks import everybody
 from snip.integrations.pruning import Pruning, first_of, own_loss
 from snip.masks import Masks
+from snip.masks.masks import MIN_ZERO_SHARE, share_of_zeros
+from snip.network.network import prunable_parameters
 
 FILE = "snip_masks.safetensors"  # in the folder of each checkpoint
-NOTE = (
-    "snip_masks"  # key of the digest of the masks in the Trainer's state, saved beside the weights
-)
+# Key of the masks' digest in the Trainer's state, which is saved beside the weights.
+NOTE = "snip_masks"
 _library = imported("transformers", "the callback for the Trainer", "transformers")
 
 
@@ -53,7 +57,7 @@ class Snip(_library.TrainerCallback):  # type: ignore[name-defined]
         if state.global_step and self._given is None:
             with ranks.raise_on_all():
                 path = _folder(Path(args.output_dir), state.global_step) / FILE
-                self._pruning.given = _saved_masks(path, state.stateful_callbacks.get(NOTE))
+                self._pruning.given = _saved_masks(model, path, state.stateful_callbacks.get(NOTE))
         model.train()  # as each step does: layers are timed in this mode
         first = partial(first_of, parts["train_dataloader"])
         masks = self._pruning.start(model, first, partial(own_loss, model), ranks.size)
@@ -75,7 +79,7 @@ def _folder(output: Path, step: int) -> Path:
     return output / f"checkpoint-{step}"
 
 
-def _saved_masks(path: Path, noted: str | None) -> Masks | None:
+def _saved_masks(model: nn.Module, path: Path, noted: str | None) -> Masks | None:
     """The masks of the checkpoint that training resumes from; None if it was never pruned.
 
     The checkpoint may be elsewhere, and `output_dir` may have an older one of the same step.
@@ -86,5 +90,12 @@ def _saved_masks(path: Path, noted: str | None) -> Masks | None:
             f"the masks of this checkpoint are not in {path}"
             f"{'' if masks is None else ': it is of another training'}. "
             f"Give Snip(..., masks=...), the {FILE} of its folder."
+        )
+    # A checkpoint that was saved without this callback has no note.
+    zeros = 0.0 if masks is not None else share_of_zeros(prunable_parameters(model))
+    if zeros >= MIN_ZERO_SHARE:
+        raise InputError(
+            f"{percent(zeros)} of the weights in this checkpoint are zero, but its masks are not "
+            f"in {path}: give Snip(..., masks=...), the {FILE} of its folder."
         )
     return masks

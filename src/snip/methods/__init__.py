@@ -64,7 +64,9 @@ def named_method(method: str | Score | Method) -> tuple[str, AtInitialisation]:
             )
         return method, found
     if isinstance(method, AtInitialisation):
-        return name_of(method.score), replace(method, score=_on_module(method.score))
+        ours = method.score.__module__.startswith("snip.")
+        score = method.score if ours else _on_module(method.score)
+        return name_of(method.score), replace(method, score=score)
     if not callable(method):
         raise KindError(f"method is {method!r}: give a name such as 'snip', or a function.")
     return name_of(method), AtInitialisation(_on_module(method), OWN)

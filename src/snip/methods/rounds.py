@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from snip.common.console import track
-from snip.common.errors import InputError, SnipWarning, warn
+from snip.common.errors import InputError, SnipWarning, nearest, warn
 from snip.distributed.shards import local, part, ranks_of_tensors, sharded_like
 from snip.masks import Masks, held_masks
 from snip.methods.kinds import DATA, NOTHING, AtInitialisation, one_shot
@@ -77,6 +77,7 @@ class Scorer:
         watch = _Watch(self)
         within = held_masks(self.network.module)
         with self.awake(watch.scores) as scores:
+            _require_known(self.network, scores)
             silent = check_signal(self.network, scores)
             seen = watch.seen
             costs = element_flops(scores, seen.uses) if request.by_cost else None
@@ -140,6 +141,14 @@ class _Watch:
         call = shared_call(ranks, read.call, network.given)
         self.seen = replace(read, uses=uses, call=call, learned=learned)
         return scores if by_data else scorer.scores()
+
+
+def _require_known(network: Network, scores: Scores) -> None:
+    """Refuse scores of parameters that the model does not have."""
+    for name in scores:
+        if name not in network.parameters:
+            unknown = nearest("parameter", name, network.parameters)
+            raise InputError(f"these scores are of another model: {unknown}")
 
 
 def _in_rounds(

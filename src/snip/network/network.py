@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snip.common.errors import InputError
+from snip.common.errors import InputError, KindError
 from snip.common.text import listed
 from snip.distributed.ranks import Ranks
 from snip.distributed.wrapped import REPLICATED, SHARDED, inner, ranks_of, resharded, sharing
@@ -84,6 +84,8 @@ class Network:
         replica of this plain module each.
         """
         if isinstance(model, Network):
+            if params is not None or replicas is not None:
+                raise KindError("this network was read already: leave out params=...")
             return model
         if params is not None:
             check_predicate(params)

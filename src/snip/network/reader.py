@@ -94,7 +94,8 @@ class Reader(TorchFunctionMode):
             uses, batch_dim = self._look.uses, self._look.batch_dim
         else:
             counts, batch_dim = self._counts, self._batch_dim
-            uses = {name: counts[name] / self._samples for name in self._names if name in counts}
+            known = [name for name in self._names if name in counts and self._samples]
+            uses = {name: counts[name] / self._samples for name in known}
         numbers = self._samples, self._batches, batch_dim
         return Seen(self._call, *numbers, uses, frozenset(self._outside), self._learned)
 

@@ -77,12 +77,12 @@ def scored_awake(
         scores = score()
     # A part that may not be a scale is woken only if some weight is silent without it and is not
     # with it, which one more scoring tells. Zeros come first: other values seldom silence a weight.
-    doubtful = [part for part in doubtful if not part.value] or doubtful
-    if doubtful and repeatable and (silent := silent_weights(scores)):
-        with _awake(network, [*parts, *doubtful]):
-            again = score()
-        if len(silent_weights(again)) < len(silent):
-            scores, parts = again, [*parts, *doubtful]
+    for some in ([p for p in doubtful if not p.value], [p for p in doubtful if p.value]):
+        if some and repeatable and (silent := silent_weights(scores)):
+            with _awake(network, [*parts, *some]):
+                again = score()
+            if len(silent_weights(again)) < len(silent):
+                scores, parts = again, [*parts, *some]
     if parts:
         _warn_of_woken(parts)
     with _awake(network, parts):
@@ -108,7 +108,7 @@ def check_signal(network: Network, scores: Scores) -> list[str]:
 
 
 def zero_biases(network: Network, scores: Scores) -> int:
-    """Number of the biases that compete are zero: they have no sensitivity, and go first."""
+    """Number of competing biases that are zero: without sensitivity, they are removed first."""
     facts = (network.parameters[name] for name in scores)
     biases = [local(fact.tensor) for fact in facts if not fact.is_weight]
     zero = sum(bias.numel() - int(bias.count_nonzero()) for bias in biases)

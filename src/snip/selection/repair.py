@@ -201,7 +201,8 @@ def _cures(masks: Masks, packed: Packed) -> list[Settings]:
     density = 1 - masks.sparsity
     floors = [float(f"{part * density:.1g}") for part in PARTS]  # to be written down
     ranked = {} if asked.scope == "global" else {"scope": "global"}
-    if not ranked:  # a floor that every layer has already would select the same masks
+    # In one ranking, a floor that every layer has already would select the same masks.
+    if not ranked and not asked.floor:
         floors = [floor for floor in floors if not meets_floor(masks, floor, packed)]
     cures: list[Settings] = [{**ranked, "floor": floor} for floor in floors]
     cures += [] if asked.scope == "erk" else [{"scope": "erk"}]

@@ -297,7 +297,7 @@ def require_left(
 
 
 def _warn_of_unused_sparsity(masks: Masks, request: Request) -> None:
-    """Say so if a scope names a sparsity for everything, and the common one has no effect."""
+    """Warn if the scope sets every layer's sparsity, so that `sparsity` has no effect."""
     scope = request.scope
     if isinstance(scope, str):
         return
