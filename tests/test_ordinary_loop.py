@@ -158,7 +158,13 @@ def test_a_thousand_steps_take_no_more_memory_than_a_hundred():
         resident = int(pages.read_text().split()[1]) if pages.exists() else 0
         return len(gc.get_objects()), resident * 4 // 1024
 
-    objects, megabytes = after(100)
-    later_objects, later_megabytes = after(1000)  # what one step saves is 0.2 MB
+    later_objects, later_megabytes = after(100)
+    # What one step saves is 0.2 MB, so a leak takes 200 MB in each of three rounds. What the
+    # process takes once, such as another arena of its allocator, is in one of them.
+    for _ in range(3):
+        objects, megabytes = later_objects, later_megabytes
+        later_objects, later_megabytes = after(1000)
+        if later_objects <= objects + 10 and later_megabytes <= megabytes + 20:
+            break
     assert later_objects <= objects + 10
     assert later_megabytes <= megabytes + 20
