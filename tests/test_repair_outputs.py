@@ -7,7 +7,8 @@ from connectivity_parts import heard
 from torch import nn
 
 import snip
-from snip.network.paths import follow
+from snip.network.calls import Call
+from snip.network.paths import Follower, Reach, follow
 
 
 class Mapped(nn.Module):
@@ -105,3 +106,14 @@ def test_unreached_outputs_are_repaired_if_a_floor_reaches_them_all():
     assert "pruned with floor=0.02 instead" in said[0]
     assert "a path to 4 of 4 outputs" in said[0]
     assert follow(model, masks, batch[0]).dead_outputs == ()
+
+
+def test_outputs_of_a_large_layer_are_counted_as_those_of_a_small_one():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2048, 900), nn.ReLU(), nn.Linear(900, 1200, bias=False))
+    masks = {name: torch.rand(p.shape) < 4e-4 for name, p in model.named_parameters()}
+    hidden = masks["0.weight"].any(1)  # units that an input reaches
+    reached = int((masks["2.weight"] & hidden).any(1).sum())
+    with Follower(model, Call((torch.ones(3, 2048),), {}), 0) as follower:
+        assert follower.reached(masks) == Reach(reached, 1200)
+        assert len(follower.paths(masks).dead_outputs) == 1200 - reached

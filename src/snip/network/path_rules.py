@@ -130,7 +130,7 @@ def softmax(function: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 def linear_map(function: Any, *args: Any, **kwargs: Any) -> Any:
     """The function itself on numbers that do not cancel."""
-    result = function(*map(_numbers, args), **{k: _numbers(v) for k, v in kwargs.items()})
+    result = function(*map(numbers, args), **{k: numbers(v) for k, v in kwargs.items()})
     return something(result) if result.is_floating_point() else result
 
 
@@ -314,7 +314,7 @@ def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0] if args else kwargs["input"]
 
 
-def _numbers(x: Any) -> Any:
+def numbers(x: Any) -> Any:
     if isinstance(x, (list, tuple)) and any(isinstance(part, Tensor) for part in x):
         return type(x)(number(part) for part in x)
     # Numbers here are strides, paddings and the like.

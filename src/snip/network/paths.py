@@ -17,6 +17,7 @@ from math import prod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
@@ -37,6 +38,7 @@ Masks = Mapping[str, torch.Tensor]
 Tensors = dict[str, torch.Tensor]
 Rule = Callable[..., Any]  # rule(function, *args, **kwargs): `function` is the one replaced
 
+LARGE_MASK = 1 << 20  # elements of a linear layer's mask that become floats at once
 LARGEST_SAMPLE = 1 << 26  # values, which take 256 MB as float32
 DTYPE_OF = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -307,6 +309,9 @@ class _Probe(TorchFunctionMode):
     ) -> Any:
         if func is DTYPE_OF and id(args[0]) in self._masks:
             return DTYPE
+        if func is F.linear and not self._grad and self._is_large_mask(*args[1:2]):
+            with torch.no_grad():
+                return self._linear(*args, **(kwargs or {}))
         args = self._floats(args)
         kwargs = {key: self._floats(value) for key, value in (kwargs or {}).items()}
         # A forward's own no_grad cuts no path, nor does detach.
@@ -331,6 +336,16 @@ class _Probe(TorchFunctionMode):
             return args[0] if result is copied else args[0].copy_(result)
         result = rule(func, *args, **kwargs)
         return self.enter(result) if rule is rules.embedding else result
+
+    def _is_large_mask(self, weight: Any = None) -> bool:
+        return id(weight) in self._masks and weight.numel() >= LARGE_MASK
+
+    def _linear(self, x: Any, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
+        """A large linear layer, row block by row block: its mask never becomes floats at once."""
+        blocks = weight.split(max(1, LARGE_MASK // weight.shape[1]))
+        x, bias = rules.numbers(self._floats(x)), self._floats(bias)
+        result = torch.cat([F.linear(x, block.to(DTYPE)) for block in blocks], -1)
+        return rules.something(result if bias is None else result + rules.numbers(bias))
 
     def _floats(self, value: Any) -> Any:
         if type(value) in (tuple, list):
